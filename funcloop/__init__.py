@@ -1,0 +1,1 @@
+"""funcloop: the functional training library for PyTorch."""
