@@ -22,14 +22,23 @@ PyTree: TypeAlias = Any
 
 
 class Structure(NamedTuple):
-    """The shape of a tree: hashable, compared in C, one object for each container.
+    """A container: its kind, its keys, and one child for each key.
 
-    `children` holds a Structure for a container and `LEAF` for a leaf.
+    In the structure of a tree every child is a Structure or `LEAF`, and the whole is hashable and
+    compared in C. In what `open_node` returns the children are the subtrees themselves.
     """
 
     kind: type
     keys: Any
-    children: tuple[Any, ...]
+    children: Sequence[Any]
+
+    def names(self) -> tuple[str, ...]:
+        """What each child is called in a path."""
+        if self.kind in _BY_KEY:
+            return tuple(str(key) for key in self.keys)
+        if _is_namedtuple(self.kind):
+            return self.kind._fields  # type: ignore[attr-defined]  # it is a NamedTuple
+        return tuple(str(i) for i in range(len(self.children)))
 
 
 class _Context:
@@ -48,8 +57,43 @@ class _Context:
 
 
 LEAF = "leaf"
-_NONE = Structure(type(None), (), ())
 _BY_KEY = (dict, OrderedDict)
+
+
+def _is_namedtuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def open_node(tree: PyTree) -> Structure | None:
+    """The topmost container of a tree with its subtrees as children; None for a leaf."""
+    kind = type(tree)
+    if kind in _BY_KEY:
+        return Structure(kind, tuple(tree), list(tree.values()))
+    if kind is tuple or kind is list or _is_namedtuple(kind):
+        return Structure(kind, len(tree), tree)
+    if tree is None:
+        return Structure(kind, (), ())
+    rule = registered_node(kind)
+    if rule is None:
+        return None
+    children, context = rule.flatten(tree)
+    return Structure(kind, _Context(context), list(children))
+
+
+def close_node(node: Structure) -> PyTree:
+    """The container of these subtrees; the inverse of `open_node`."""
+    kind, keys, children = node
+    if kind in _BY_KEY:
+        return kind(zip(keys, children, strict=True))
+    if kind is tuple or kind is list:
+        return kind(children)
+    if _is_namedtuple(kind):
+        return kind(*children)
+    if kind is type(None):
+        return None
+    rule = registered_node(kind)
+    assert rule is not None, kind  # it was found when this node was opened
+    return rule.unflatten(children, keys.value)
 
 
 def flatten(tree: PyTree) -> tuple[list[Any], Structure | str]:
@@ -66,22 +110,13 @@ def flatten(tree: PyTree) -> tuple[list[Any], Structure | str]:
 
 
 def _flatten(tree: PyTree, leaves: list[Any]) -> Structure | str:
-    kind = type(tree)
-    if tree is None:
-        return _NONE
-    if isinstance(tree, Tensor):
+    node = None if isinstance(tree, Tensor) else open_node(tree)
+    if node is None:
         leaves.append(tree)
         return LEAF
-    if kind in _BY_KEY:
-        return Structure(kind, tuple(tree), tuple([_flatten(v, leaves) for v in tree.values()]))
-    if kind is tuple or kind is list or _is_namedtuple(kind):
-        return Structure(kind, len(tree), tuple([_flatten(v, leaves) for v in tree]))
-    rule = registered_node(kind)
-    if rule is None:
-        leaves.append(tree)
-        return LEAF
-    children, context = rule.flatten(tree)
-    return Structure(kind, _Context(context), tuple([_flatten(v, leaves) for v in children]))
+    return Structure(
+        node.kind, node.keys, tuple([_flatten(child, leaves) for child in node.children])
+    )
 
 
 def unflatten(structure: Structure | str, leaves: Sequence[Any]) -> PyTree:
@@ -91,8 +126,12 @@ def unflatten(structure: Structure | str, leaves: Sequence[Any]) -> PyTree:
         StructureError: the number of leaves is another.
     """
     rest = iter(leaves)
-    tree = _unflatten(structure, rest)
-    if next(rest, LEAF) is not LEAF:
+    try:
+        tree = _unflatten(structure, rest)
+        complete = next(rest, LEAF) is LEAF
+    except _Exhausted:
+        tree, complete = None, False
+    if not complete:
         raise StructureError(
             "a structure takes as many leaves as it has places",
             f"{len(leaves)} leaves for {len(paths_of(structure))} places",
@@ -101,31 +140,17 @@ def unflatten(structure: Structure | str, leaves: Sequence[Any]) -> PyTree:
     return tree
 
 
+class _Exhausted(Exception):
+    pass
+
+
 def _unflatten(structure: Structure | str, rest: Iterator[Any]) -> PyTree:
     if not isinstance(structure, Structure):
-        try:
-            return next(rest)
-        except StopIteration:
-            raise StructureError(
-                "a structure takes as many leaves as it has places",
-                "too few leaves",
-                "give the leaves that `flatten` returned",
-            ) from None
-    kind = structure.kind
-    if structure is _NONE or kind is type(None):
-        return None
+        for leaf in rest:
+            return leaf
+        raise _Exhausted
     children = [_unflatten(child, rest) for child in structure.children]
-    if kind in _BY_KEY:
-        return kind(zip(structure.keys, children, strict=True))
-    if kind is list:
-        return children
-    if kind is tuple:
-        return tuple(children)
-    if _is_namedtuple(kind):
-        return kind(*children)
-    rule = registered_node(kind)
-    assert rule is not None, kind  # it was found when this structure was made
-    return rule.unflatten(children, structure.keys.value)
+    return close_node(Structure(structure.kind, structure.keys, children))
 
 
 def flatten_like(structure: Structure | str, tree: PyTree, name: str = "tree") -> list[Any]:
@@ -145,81 +170,37 @@ def flatten_like(structure: Structure | str, tree: PyTree, name: str = "tree") -
 
 
 def _flatten_like(structure: Structure | str, tree: PyTree, leaves: list[Any], at: str) -> None:
+    node = None if isinstance(tree, Tensor) else open_node(tree)
     if not isinstance(structure, Structure):
-        if tree is None or not _is_leaf(tree):
-            raise StructureError(
-                "two trees are matched key by key",
-                f"{at} is {_describe(tree)} where the other tree has a leaf",
-                "give both trees the same structure",
-            )
+        if node is not None:
+            raise _mismatch(f"{at} is a {_kind_name(node)} where the other tree has a leaf")
         leaves.append(tree)
         return
-    kind = type(tree)
-    if structure.kind in _BY_KEY and kind in _BY_KEY:
-        _check_keys(structure.keys, tree, at)
-        children = [tree[key] for key in structure.keys]
-    elif kind is not structure.kind:
-        raise StructureError(
-            "two trees are matched key by key",
-            f"{at} is {_describe(tree)} where the other tree has a {structure.kind.__name__}",
-            "give both trees the same structure",
-        )
-    else:
-        children = _children(tree)
-        if len(children) != len(structure.children):
-            raise StructureError(
-                "two trees are matched key by key",
-                f"{at} has {len(children)} entries where the other tree has "
-                f"{len(structure.children)}",
-                "give both trees the same structure",
-            )
-    for key, child, value in zip(_key_names(structure), structure.children, children, strict=True):
-        _flatten_like(child, value, leaves, f"{at}/{key}")
+    if node is None or not _same_kind(node, structure):
+        found = "a leaf" if node is None else f"a {_kind_name(node)}"
+        raise _mismatch(f"{at} is {found} where the other tree has a {_kind_name(structure)}")
+    children = dict(zip(node.names(), node.children, strict=True))
+    names = structure.names()
+    missing = [name for name in names if name not in children]
+    if missing or len(children) > len(names):
+        extra = [name for name in children if name not in names]
+        raise _mismatch(f"{at} lacks {missing} and has {extra} too many")
+    for name, child in zip(names, structure.children, strict=True):
+        _flatten_like(child, children[name], leaves, f"{at}/{name}")
 
 
-def _check_keys(keys: tuple[Any, ...], tree: dict[Any, Any], at: str) -> None:
-    missing = [key for key in keys if key not in tree]
-    extra = [key for key in tree if key not in keys] if missing or len(tree) != len(keys) else []
-    if missing or extra:
-        raise StructureError(
-            "two trees are matched key by key",
-            f"{at} lacks {missing} and has {extra} too many",
-            "give both trees the same keys",
-        )
+def _same_kind(a: Structure, b: Structure) -> bool:
+    return a.kind is b.kind or (a.kind in _BY_KEY and b.kind in _BY_KEY)
 
 
-def _children(tree: PyTree) -> list[Any]:
-    if tree is None:
-        return []
-    if isinstance(tree, (tuple, list)):
-        return list(tree)
-    rule = registered_node(type(tree))
-    assert rule is not None, type(tree)
-    return list(rule.flatten(tree)[0])
+def _kind_name(node: Structure) -> str:
+    return node.kind.__name__
 
 
-def _is_namedtuple(kind: type) -> bool:
-    return issubclass(kind, tuple) and hasattr(kind, "_fields")
-
-
-def _is_leaf(tree: PyTree) -> bool:
-    kind = type(tree)
-    if isinstance(tree, Tensor):
-        return True
-    known = kind in _BY_KEY or kind in (tuple, list, type(None)) or _is_namedtuple(kind)
-    return not known and registered_node(kind) is None
-
-
-def _describe(tree: PyTree) -> str:
-    return "None" if tree is None else f"a {type(tree).__name__}"
-
-
-def _key_names(structure: Structure) -> tuple[str, ...]:
-    if structure.kind in _BY_KEY:
-        return tuple(str(key) for key in structure.keys)
-    if _is_namedtuple(structure.kind):
-        return structure.kind._fields  # type: ignore[attr-defined]  # it is a NamedTuple
-    return tuple(str(i) for i in range(len(structure.children)))
+def _mismatch(value: str) -> StructureError:
+    return StructureError(
+        "two trees are matched key by key", value, "give both trees the same structure"
+    )
 
 
 def paths_of(structure: Structure | str) -> list[str]:
@@ -232,7 +213,7 @@ def paths_of(structure: Structure | str) -> list[str]:
         return [""]
     return [
         f"{key}/{path}" if path else key
-        for key, child in zip(_key_names(structure), structure.children, strict=True)
+        for key, child in zip(structure.names(), structure.children, strict=True)
         for path in paths_of(child)
     ]
 
