@@ -1,0 +1,78 @@
+"""Clipping by the norm over all leaves."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from funcloop import tree
+from funcloop._pytree import PyTree
+from funcloop._types import OptState, Params, Transform
+from funcloop.optim._hyper import Hyper, check_range, value_at, zero_count
+from funcloop.optim._leaves import map_leaves
+
+
+class ClipState(NamedTuple):
+    """State of `clip_by_global_norm`.
+
+    Attributes:
+        step: Updates so far, int64, 0-d.
+        norm: The global norm before clipping at the last update, 0-d float64; not finite where
+            that update was dropped.
+        dropped: Updates dropped so far because their norm was not finite, int64, 0-d.
+    """
+
+    step: Tensor
+    norm: Tensor
+    dropped: Tensor
+
+
+def clip_by_global_norm(max_norm: Hyper, eps: float = 0.0) -> Transform:
+    """Scale all updates by `max_norm / norm` where their global L2 norm exceeds `max_norm`.
+
+    The norm neither overflows nor vanishes, and the derivative at zero is the identity. Updates
+    whose norm is inf or NaN become zeros, never NaN, and the state says so (`norm`, `dropped`);
+    `apply_if_finite` around the optimizer skips such a step altogether, moments and decay included.
+
+    Args:
+        max_norm: A positive float, 0-d tensor, or schedule.
+        eps: Added to the norm. 0 is exact; 1e-6 is the form of torch.nn.utils.clip_grad_norm_,
+            which clips a little more.
+
+    Raises:
+        ArgumentError: max_norm is a plain number that is not positive.
+
+    >>> import torch
+    >>> tx, params = clip_by_global_norm(1.0), {"w": torch.zeros(2)}
+    >>> tx.update({"w": torch.tensor([6.0, 8.0])}, tx.init(params), params)[0]
+    {'w': tensor([0.6000, 0.8000])}
+    """
+    check_range("max_norm", max_norm, open_low=True)
+    check_range("eps", eps)
+
+    def init(params: Params, /) -> OptState:
+        count = zero_count(params)
+        norm = torch.zeros((), dtype=torch.float64, device=count.device)
+        return ClipState(count, norm, torch.zeros_like(count))
+
+    def update(
+        updates: PyTree, state: ClipState, params: Params, /, **extra: Any
+    ) -> tuple[PyTree, OptState]:
+        norm = tree.norm(updates).to(torch.float64)
+        finite = norm.isfinite()
+        factor = clip_factor(norm + eps, value_at(max_norm, state.step))
+        (updates,) = map_leaves(
+            lambda u, keep, f: torch.where(keep != 0, u * f, 0.0), updates, scalars=[finite, factor]
+        )
+        dropped = state.dropped + (~finite).to(torch.int64)
+        return updates, ClipState(state.step + 1, norm, dropped)
+
+    return Transform(init, update)
+
+
+def clip_factor(norm: Tensor, max_norm: float | Tensor) -> Tensor:
+    """`min(1, max_norm / norm)`, with derivative zero wherever the factor is one, zero included."""
+    over = norm > max_norm
+    return torch.where(over, max_norm / torch.where(over, norm, 1.0), 1.0)

@@ -1,0 +1,161 @@
+"""The one loop over leaves that every transform runs: precision, complex numbers and absent leaves.
+
+A transform states its formula for one leaf, in real arithmetic of at least float32. Everything that
+is the same for all of them happens here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from funcloop import tree
+from funcloop._errors import ShapeError, UnsupportedError
+from funcloop._pytree import (
+    PyTree,
+    close_node,
+    flatten,
+    flatten_like,
+    open_node,
+    paths_of,
+    unflatten,
+)
+
+#: Stands where a tree has no gradient for a leaf that another tree has.
+ABSENT = object()
+
+
+def map_leaves(
+    formula: Callable[..., Any],
+    updates: PyTree,
+    *,
+    state: Sequence[PyTree] = (),
+    reads: Sequence[PyTree] = (),
+    scalars: Sequence[Any] = (),
+) -> tuple[PyTree, ...]:
+    """Run `formula(update, *state, *reads, *scalars) -> (update, *state)` on every leaf.
+
+    Args:
+        formula: Sees real tensors of one dtype, at least float32: the widest of the leaf's update,
+            state and reads. A complex leaf is seen as torch.view_as_real shows it, as torch.optim
+            does. Without state it may return the update alone.
+        updates: Gradients or updates. None in the place of a leaf means that it has no gradient:
+            its update stays None and its state stays as it is.
+        state: Trees with the structure of the params, returned anew in their own dtypes.
+        reads: Trees that are only read, such as the params.
+        scalars: Python numbers, passed on as they are, or 0-d tensors, cast to the leaf's dtype so
+            that they never promote it.
+
+    Returns:
+        The updates, in the dtype of the arithmetic, and one tree for each of `state`.
+    """
+    columns, structure = align(updates, [*state, *reads])
+    cast = _Scalars(scalars)
+    rows = [
+        _leaf(formula, path, column, len(state), cast)
+        for path, *column in zip(paths_of(structure), *columns, strict=True)
+    ]
+    results = zip(*rows, strict=True) if rows else [()] * (1 + len(state))
+    return tuple(unflatten(structure, list(result)) for result in results)
+
+
+def align(updates: PyTree, others: Sequence[PyTree]) -> tuple[list[list[Any]], Any]:
+    """The leaves of all trees in one order, and the structure that they share."""
+    leaves, structure = flatten(updates)
+    if not others:
+        return [leaves], structure
+    wanted = tree.structure(others[0])
+    if structure != wanted:
+        leaves = flatten_like(wanted, _mark_absent(updates, others[0]), "updates")
+    rest = [flatten_like(wanted, other, "state") for other in others]
+    return [leaves, *rest], wanted
+
+
+def _mark_absent(updates: PyTree, like: PyTree) -> PyTree:
+    """`updates` with a marker wherever it is None and `like` has leaves."""
+    if updates is None:
+        return tree.map(lambda _: ABSENT, like)
+    here, there = open_node(updates), open_node(like)
+    if here is None or there is None or set(here.names()) != set(there.names()):
+        return updates  # the mismatch, if it is one, is named by flatten_like
+    places = dict(zip(there.names(), there.children, strict=True))
+    parts = zip(here.names(), here.children, strict=True)
+    return close_node(
+        here._replace(children=[_mark_absent(part, places[name]) for name, part in parts])
+    )
+
+
+class _Scalars:
+    """Scalars in the dtype and on the device of a leaf, each cast once."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = values
+        self.cache: dict[Any, list[Any]] = {}
+
+    def like(self, leaf: Tensor) -> list[Any]:
+        where = leaf.dtype, leaf.device
+        if where not in self.cache:
+            self.cache[where] = [
+                value.to(device=leaf.device, dtype=leaf.dtype)
+                if isinstance(value, Tensor)
+                else value
+                for value in self.values
+            ]
+        return self.cache[where]
+
+
+def _leaf(
+    formula: Callable[..., Any], path: str, column: list[Any], states: int, scalars: _Scalars
+) -> tuple[Any, ...]:
+    update, *others = column
+    state = others[:states]
+    if update is ABSENT:
+        return (None, *state)
+    check_leaf(path, update, others)
+    dtype = torch.float32
+    for leaf in column:
+        dtype = torch.promote_types(dtype, leaf.dtype)
+    tensors = [leaf.to(dtype) for leaf in column]
+    if dtype.is_complex:
+        tensors = [torch.view_as_real(leaf.resolve_conj()) for leaf in tensors]
+    results = formula(*tensors, *scalars.like(tensors[0]))
+    if isinstance(results, Tensor):
+        results = (results,)
+    if dtype.is_complex:
+        results = [torch.view_as_complex(result) for result in results]
+    new_update, *new_state = results
+    return new_update, *[new.to(old.dtype) for new, old in zip(new_state, state, strict=True)]
+
+
+def check_leaf(path: str, update: Tensor, others: Sequence[Tensor]) -> None:
+    if update.layout is not torch.strided:
+        raise UnsupportedError(
+            "an optimizer takes dense gradients",
+            f"{path} has layout {update.layout}",
+            "build the layer with sparse=False, or call .to_dense() on its gradient",
+        )
+    for other in others:
+        if other.shape != update.shape:
+            raise ShapeError(
+                "an update has the shape of its param",
+                f"{path}: {tuple(update.shape)} for {tuple(other.shape)}",
+                "take the gradient with respect to these params, and init the state from them",
+            )
+
+
+def zeros_like(params: PyTree) -> PyTree:
+    """Zeros with the structure of the params, each leaf in at least float32."""
+    return tree.map(
+        lambda p: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)), params
+    )
+
+
+def safe_sqrt(x: Tensor) -> Tensor:
+    """`sqrt(x)` for x >= 0, with derivative zero (not infinite) at zero.
+
+    Below the smallest normal number the root is that number's, 1e-19 in float32.
+    """
+    return x.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
