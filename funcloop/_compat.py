@@ -1,14 +1,27 @@
 """The only file that touches torch-private names; each with its reason and the versions checked.
 
-Checked on torch 2.13.0 (CPU).
+Checked on torch 2.13.0 (CPU). What only tracing and compiling need is imported where it is used:
+Dynamo, sympy and the fake tensors take a second to import.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+import torch._C._functorch as torch_functorch
+import torch.nn.utils.parametrize as torch_parametrize
 import torch.utils._pytree as torch_pytree
+import torch.utils.checkpoint as torch_checkpoint
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+_DIFFERENTIATING = (torch_functorch.TransformType.Grad, torch_functorch.TransformType.Jvp)
 
 
 class NodeRule(NamedTuple):
@@ -26,3 +39,180 @@ def registered_node(kind: type) -> NodeRule | None:
     """
     node = torch_pytree.SUPPORTED_NODES.get(kind)
     return None if node is None else NodeRule(node.flatten_fn, node.unflatten_fn)
+
+
+def differentiating() -> bool:
+    """Whether a torch.func transform that differentiates (grad, vjp, jvp) is running around us.
+
+    Why private: torch.func has no public question for this, and a pure function has to know it. At
+    top level the graph of plain autograd is cut (a step must not chain the graphs of all steps);
+    inside `torch.func.grad` nothing may be cut, or second derivatives are silently lost.
+    """
+    stack = torch_functorch.get_interpreter_stack()
+    return stack is not None and any(level.key() in _DIFFERENTIATING for level in stack)
+
+
+def transforming() -> bool:
+    """Whether any torch.func transform is running around us, or a tracer is watching.
+
+    Why private: torch.func has no public question for this, nor has `make_fx`. A compiled function
+    called inside another transform or trace has to step aside and run as plain Python.
+    """
+    return (
+        torch_functorch.peek_interpreter_stack() is not None
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+        or torch.compiler.is_compiling()
+    )
+
+
+def trace_flat(
+    f: Callable[..., Sequence[Any]], leaves: Sequence[Tensor]
+) -> tuple[GraphModule, list[Tensor]]:
+    """One graph of plain operators for `f(*leaves)`, and the fake tensors it was traced with.
+
+    Why private: `make_fx` and the fake tensors it needs have no public name; Dynamo is no way
+    around them, since it drops the backward of custom autograd Functions inside torch.func.grad.
+    The fake mode has no shape environment, so a look at a value fails at the user's own line.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [mode.from_tensor(leaf.detach(), static_shapes=True) for leaf in leaves]
+    before = [fake._version for fake in fakes]
+    with mode:
+        graph = make_fx(f, tracing_mode="real", record_stack_traces=True)(*fakes)
+    for place, (fake, version) in enumerate(zip(fakes, before, strict=True)):
+        if fake._version != version:
+            raise MutatedInput(place)
+    return graph, fakes
+
+
+class MutatedInput(Exception):
+    """The traced function wrote into its argument number `place`."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(place)
+        self.place = place
+
+
+def looks_at_values(error: Exception) -> bool:
+    """Whether tracing failed because the function looked at a value, or let one decide a shape.
+
+    Why private: the exceptions of fake tensors have no public name; vmap and numpy conversion say
+    the same in their messages only.
+    """
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+    )
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    kinds = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+    messages = (".item()", "data-dependent control flow", ".numpy() is not supported")
+    return isinstance(error, kinds) or any(part in str(error) for part in messages)
+
+
+def compile_graph(
+    graph: GraphModule, fakes: Sequence[Tensor], backend: str
+) -> Callable[..., Sequence[Tensor]]:
+    """The callable that a torch.compile backend makes of a flat graph.
+
+    Why private: calling the backend itself leaves Dynamo and its guards out; funcloop's own look-up
+    has already checked structure, shapes, strides, dtypes and devices.
+    """
+    from torch._dynamo.backends.registry import lookup_backend
+
+    with torch.no_grad():
+        return lookup_backend(backend)(graph, list(fakes))
+
+
+def compiled_original(module: torch.nn.Module) -> torch.nn.Module | None:
+    """The module inside a `torch.compile`d one, or None.
+
+    Why private: the wrapper's class has no public name. Where Dynamo was never imported there are
+    no compiled modules, and importing it here would cost a second.
+    """
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is None or not isinstance(module, frames.OptimizedModule):
+        return None
+    return module._modules["_orig_mod"]
+
+
+def storage_of(tensor: Tensor) -> int:
+    """A number that two tensors share when they share memory, also through functorch wrappers.
+
+    Why private: wrapped tensors of vmap and grad have no storage of their own, and meta and fake
+    storages have no address to compare.
+    """
+    while torch_functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch_functorch.get_unwrapped(tensor)
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # sparse tensors, some wrapper subclasses
+        return id(tensor)
+
+
+def batch_levels(tensor: Tensor) -> frozenset[int]:
+    """The levels of the vmaps that a tensor is batched in.
+
+    Why private: torch.func has no public question for whether a tensor is batched.
+    """
+    levels = set()
+    while torch_functorch.is_functorch_wrapped_tensor(tensor):
+        if torch_functorch.is_batchedtensor(tensor):
+            levels.add(torch_functorch.maybe_get_level(tensor))
+        tensor = torch_functorch.get_unwrapped(tensor)
+    return frozenset(levels)
+
+
+def in_functorch() -> bool:
+    """Whether any torch.func transform is running around us.
+
+    Why private: torch.func has no public question for this.
+    """
+    return torch_functorch.peek_interpreter_stack() is not None
+
+
+class plain_modules:
+    """Inside: checkpointed blocks run as plain calls, and no parametrization comes from a cache.
+
+    Why private: a checkpointed block recomputes itself during backward, when the module has its own
+    tensors again, and it needs saved-tensor hooks, which torch.func.grad forbids; functions import
+    `checkpoint` by name, so what it calls is replaced while any pure call runs. A parametrization
+    cache that stands open outside holds the values of other parameters. Checked on torch 2.13.0.
+    """
+
+    _lock = threading.Lock()
+    _depth = 0
+    _generator = staticmethod(torch_checkpoint._checkpoint_without_reentrant_generator)
+    _function = torch_checkpoint.CheckpointFunction
+
+    def __enter__(self) -> None:
+        kind = plain_modules
+        with kind._lock:
+            kind._depth += 1
+            torch_checkpoint._checkpoint_without_reentrant_generator = _nothing_around
+            torch_checkpoint.CheckpointFunction = _PlainCall  # type: ignore[misc]  # only `apply`
+        self._cache = torch_parametrize._cache
+        torch_parametrize._cache = {}
+
+    def __exit__(self, *exception: object) -> None:
+        kind = plain_modules
+        torch_parametrize._cache = self._cache
+        with kind._lock:
+            kind._depth -= 1
+            if not kind._depth:
+                torch_checkpoint._checkpoint_without_reentrant_generator = kind._generator
+                torch_checkpoint.CheckpointFunction = kind._function  # type: ignore[misc]
+
+
+def _nothing_around(*args: Any, **kwargs: Any) -> Iterator[None]:
+    """Takes the place of the generator that checkpoint steps before and after the block."""
+    yield
+
+
+class _PlainCall:
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
+        return function(*args)
