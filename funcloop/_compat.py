@@ -67,7 +67,7 @@ def transforming() -> bool:
 
 def trace_flat(
     f: Callable[..., Sequence[Any]], leaves: Sequence[Tensor]
-) -> tuple[GraphModule, list[Tensor]]:
+) -> tuple[GraphModule, Sequence[Tensor]]:
     """One graph of plain operators for `f(*leaves)`, and the fake tensors it was traced with.
 
     Why private: `make_fx` and the fake tensors it needs have no public name; Dynamo is no way
@@ -81,11 +81,37 @@ def trace_flat(
     fakes = [mode.from_tensor(leaf.detach(), static_shapes=True) for leaf in leaves]
     before = [fake._version for fake in fakes]
     with mode:
-        graph = make_fx(f, tracing_mode="real", record_stack_traces=True)(*fakes)
+        graph = make_fx(f, tracing_mode="real")(*fakes)
     for place, (fake, version) in enumerate(zip(fakes, before, strict=True)):
         if fake._version != version:
             raise MutatedInput(place)
     return graph, fakes
+
+
+class OperatorCalled(Exception):
+    """Raised by `locate_operator` where the operator is called."""
+
+
+def locate_operator(f: Callable[..., Any], fakes: Sequence[Tensor], operator: Any) -> None:
+    """Run `f` on fake tensors and raise OperatorCalled from the first call of `operator`.
+
+    Why private: a traced node keeps no line of the user's code, and a dispatch mode, which sees
+    operators under every torch.func transform, has no public name.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is operator:
+                raise OperatorCalled
+            return func(*args, **(kwargs or {}))
+
+    mode = next((fake.fake_mode for fake in fakes), None)  # type: ignore[attr-defined]  # fakes
+    with mode or FakeTensorMode(allow_non_fake_inputs=True), Watch():
+        f(*fakes)
 
 
 class MutatedInput(Exception):

@@ -37,22 +37,30 @@ def _views_to_reshapes(graph: Graph) -> None:
 
 
 def _write_donated(graph: Graph, donated: Sequence[tuple[int, int]]) -> list[int]:
-    """Append `input.copy_(output)` for each pair, and drop these outputs."""
+    """Append `input.copy_(output)` for each pair, and drop these outputs.
+
+    An output that is (a view of) a donated input is still returned, as a copy: the caller writes it
+    when every input has been read. Two leaves that change places would otherwise become equal, and
+    Inductor removes a clone that only feeds a copy (torch 2.13).
+    """
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     output = next(node for node in graph.nodes if node.op == "output")
     results: list[Node] = list(output.args[0])  # type: ignore[arg-type]  # make_fx returns a list
-    targets = {inputs[i] for i, _ in donated}
+    overwritten = {inputs[i] for i, _ in donated}
+    done = {o for i, o in donated if results[o] is inputs[i]}
     with graph.inserting_before(output):
-        # An output that is (a view of) another donated input has to be read before that is written.
-        results = [
-            graph.call_function(_CLONE, (result,)) if _root(result) in targets else result
-            for result in results
-        ]
         for i, o in donated:
-            graph.call_function(_COPY, (inputs[i], results[o]))
-    written = {o for _, o in donated}
-    kept = [o for o in range(len(results)) if o not in written]
-    output.args = ([results[o] for o in kept],)
+            if _root(results[o]) not in overwritten:
+                graph.call_function(_COPY, (inputs[i], results[o]))
+                done.add(o)
+        kept = [o for o in range(len(results)) if o not in done]
+        returned = [
+            graph.call_function(_CLONE, (results[o],))
+            if _root(results[o]) in overwritten
+            else results[o]
+            for o in kept
+        ]
+    output.args = (returned,)
     return kept
 
 

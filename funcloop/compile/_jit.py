@@ -154,17 +154,19 @@ def _run(compiled: Compiled, leaves: Sequence[Any]) -> Any:
     donated = [leaves[i] for i, _ in compiled.donated]
     if donated:
         check_unaliased(donated, [leaves[i] for i in compiled.others], compiled.paths)
+    result = list(compiled.constants)
     try:
         with torch.no_grad():
             outputs = compiled.call(*[leaves[i] for i in compiled.inputs])
+            for place, output in zip(compiled.kept, outputs, strict=True):
+                result[place] = output
+            for i, place in compiled.donated:
+                if result[place] is not None:  # it was not written inside the graph
+                    leaves[i].copy_(result[place])
+                result[place] = fresh_alias(leaves[i])
     except BaseException:
         spend(donated, Lost)
         raise
-    result = list(compiled.constants)
-    for place, output in zip(compiled.kept, outputs, strict=True):
-        result[place] = output
-    for i, place in compiled.donated:
-        result[place] = fresh_alias(leaves[i])
     spend(donated, Donated)
     return unflatten(compiled.output, result)
 

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from funcloop._compat import MutatedInput, looks_at_values, trace_flat
+from funcloop._compat import (
+    MutatedInput,
+    OperatorCalled,
+    locate_operator,
+    looks_at_values,
+    trace_flat,
+)
 from funcloop._errors import FuncloopError, RandomnessError, TraceError
 from funcloop._pytree import Structure, flatten, paths_of, unflatten
 
@@ -32,7 +38,7 @@ class Traced(NamedTuple):
     """
 
     graph: GraphModule
-    fakes: list[Tensor]
+    fakes: Sequence[Tensor]
     output: Structure | str
     constants: list[Any]
     fake_output: Any
@@ -76,30 +82,28 @@ def trace(f: Callable[..., Any], leaves: Sequence[Any], structure: Structure | s
         raise
     outputs, shape = returned
     captured = _captured(graph)
-    _refuse_random(graph)
+    _refuse_random(graph, flat, fakes)
     constants = [None if isinstance(x, Tensor) else x for x in outputs]
     return Traced(graph, fakes, shape, constants, unflatten(shape, outputs), captured)
 
 
 def _value_error(error: Exception) -> TraceError:
-    frame = _user_frame(error)
-    where = "unknown line"
-    if frame is not None:
-        line = linecache.getline(frame.filename, frame.lineno or 0).strip()
-        where = f"`{line}` at {frame.filename}:{frame.lineno}"
     return TraceError(
         "a traced function cannot look at the values of its tensors",
-        where,
+        _user_line(error),
         "use torch.where or torch.cond, keep .item() and prints outside, pass what decides a shape "
         "as a static argument, or run without jit",
     )
 
 
-def _user_frame(error: Exception) -> traceback.FrameSummary | None:
-    """The innermost frame of the traceback that is neither torch's nor funcloop's."""
+def _user_line(error: Exception) -> str:
+    """The innermost line of the traceback that is neither torch's nor funcloop's."""
     frames = traceback.extract_tb(error.__traceback__)
     users = [f for f in frames if not f.filename.startswith(_NOT_USER_CODE)]
-    return users[-1] if users else None
+    if not users:
+        return "a line that cannot be named"
+    line = linecache.getline(users[-1].filename, users[-1].lineno or 0).strip()
+    return f"`{line}` at {users[-1].filename}:{users[-1].lineno}"
 
 
 def _captured(graph: GraphModule) -> list[Tensor]:
@@ -122,13 +126,17 @@ def _attribute(graph: GraphModule, node: Node) -> Any:
     return value
 
 
-def _refuse_random(graph: GraphModule) -> None:
+def _refuse_random(graph: GraphModule, flat: Callable[..., Any], fakes: Sequence[Tensor]) -> None:
     for node in graph.graph.nodes:
-        tags = getattr(node.target, "tags", ())
-        if torch.Tag.nondeterministic_seeded in tags:
-            line = (node.stack_trace or "").strip().splitlines()
-            raise RandomnessError(
-                "a jitted function takes its random numbers from a key",
-                f"{node.target}, called from {line[-1].strip() if line else 'an unknown line'}",
-                "use funcloop.random, or model.apply(..., key=key)",
-            )
+        if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+            continue
+        try:
+            locate_operator(flat, fakes, node.target)
+            line = "a line that cannot be named"
+        except OperatorCalled as error:
+            line = _user_line(error)
+        raise RandomnessError(
+            "a jitted function takes its random numbers from a key",
+            f"{node.target} in {line}",
+            "use funcloop.random, or model.apply(..., key=key)",
+        )
