@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+
+import funcloop as fl
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = {path.name for path in (ROOT / "examples").glob("*.py")}
@@ -44,9 +47,11 @@ def test_step_is_short():
     assert len((ROOT / "examples" / "step.py").read_text().splitlines()) < 40
 
 
-def test_readme_blocks_run():
+def test_readme_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert blocks
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fl, "jit", functools.partial(fl.jit, backend="aot_eager"))
     namespace: dict[str, object] = {}
     for block in blocks:  # in order, in one namespace: a reader goes on from block to block
         exec(compile(block, "README.md", "exec"), namespace)

@@ -20,9 +20,8 @@ class JsonLines:
     """
 
     def __init__(self, path: Path, step: int = 0) -> None:
-        kept = (
-            [r for r in read_records(path) if r["step"] <= step] if step and path.exists() else []
-        )
+        old = read_records(path) if step and path.exists() else []
+        kept = [record for record in old if record["step"] <= step]
         fresh = path.with_name(f"{path.name}.new")
         fresh.write_bytes(b"".join(map(_line, kept)))
         os.replace(fresh, path)

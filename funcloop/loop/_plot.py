@@ -81,10 +81,18 @@ def _draw(ax: Axes, panel: Panel, records: list[Record]) -> None:
             ax.plot(steps, values, label=words, color=color, marker=marker, markersize=3, lw=1.4)
         drawn += [value for value in values if math.isfinite(value)]
     if panel.metric in ("loss", "grad_norm") and drawn and 0 < 20 * min(drawn) < max(drawn):
-        ax.set_yscale("log")
+        _scale_log(ax)
     ax.set(title=panel.title, xlabel="step (updates)", ylabel=panel.label)
     ax.grid(alpha=0.3)
     ax.legend()
+
+
+def _scale_log(ax: Axes) -> None:
+    ticker = import_extra("matplotlib.ticker", "loop")
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
 def _points(records: list[Record], series: str, metric: str) -> tuple[list[float], list[float]]:
