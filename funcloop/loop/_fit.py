@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from funcloop._errors import ArgumentError, import_extra
 from funcloop._types import Batch, Metrics
@@ -18,7 +18,6 @@ from funcloop.loop._record import Position, Record, Sink, prefixed, summarize
 State = TypeVar("State")
 
 
-@runtime_checkable
 class Epochs(Protocol):
     """Data whose epochs differ and can be entered anywhere, such as `batches` returns."""
 
@@ -161,9 +160,10 @@ def _sinks(bar: ProgressBar | None, log_dir: str | Path | None, position: Positi
 
 
 def _rest_of_epoch(data: Iterable[Batch] | Epochs, position: Position) -> Iterator[Batch]:
-    if isinstance(data, Epochs):
-        return data.epoch(position.epoch, position.batch)
-    return itertools.islice(data, position.batch, None)
+    epoch = getattr(data, "epoch", None)
+    if callable(epoch):  # samplers have an `epoch` that is a number
+        return cast("Epochs", data).epoch(position.epoch, position.batch)
+    return itertools.islice(cast("Iterable[Batch]", data), position.batch, None)
 
 
 def _finished(position: Position, steps: int | None, epochs: int | None) -> bool:

@@ -67,6 +67,15 @@ def test_a_run_may_be_cut_anywhere(data: object, cut: int):
     assert rest.position.step == whole.position.step
 
 
+def test_a_data_loader_and_data_with_a_number_called_epoch():
+    class Numbered(list):
+        epoch = 3
+
+    loader = torch.utils.data.DataLoader(torch.arange(5.0), batch_size=1)
+    for data in (loader, Numbered(DATA)):
+        assert torch.equal(run(data=data, epochs=2).state, run(epochs=2).state)
+
+
 def test_records_cover_every_step_once():
     history = run(epochs=2, log_every=2).history
     assert [(r["step"], r["epoch"]) for r in history] == [
