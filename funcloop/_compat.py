@@ -242,3 +242,22 @@ class _PlainCall:
     @staticmethod
     def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
         return function(*args)
+
+
+#: Types of the operators that `torch.ops` holds.
+OPERATORS = frozenset((torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+
+
+def written_by(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments that an operator of `torch.ops` says it writes.
+
+    Why private: the schema is the only word on it, and its classes have no public name.
+    """
+    packet = isinstance(operator, torch._ops.OpOverloadPacket)
+    for overload in [getattr(operator, n) for n in operator.overloads()] if packet else [operator]:
+        places = list(enumerate(overload._schema.arguments))
+        written = [(i, a.name) for i, a in places if a.alias_info and a.alias_info.is_write]
+        found = [args[i] if i < len(args) else kwargs.get(name) for i, name in written]
+        if found:
+            return found
+    return []
