@@ -261,3 +261,18 @@ def written_by(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> li
         if found:
             return found
     return []
+
+
+def tensor_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
+    """A function that says whether other tensors have these shapes, strides, dtypes and devices.
+
+    Why private: it is the check that Dynamo's own guards use, written in C++, ten times faster than
+    looking at the attributes from Python. It may refuse tensors that are alike (a Parameter for a
+    Tensor, another autocast mode), and never accepts others.
+    """
+    from torch._C._dynamo.guards import TensorGuards
+
+    sizes = [list(tensor.shape) for tensor in tensors]
+    strides = [list(tensor.stride()) for tensor in tensors]
+    guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    return guards.check
