@@ -311,3 +311,29 @@ def argument_names(space: str, name: str) -> list[str]:
     packet = getattr(getattr(torch.ops, space), name)
     overload = getattr(packet, packet.overloads()[0])
     return [argument.name for argument in overload._schema.arguments]
+
+
+def wrapper_chain(tensor: Tensor) -> Iterator[Tensor]:
+    """The tensor and what torch.func's transforms wrapped around it, from the outside inwards.
+
+    Why private: `requires_grad` of a wrapped tensor speaks of the innermost transform only.
+    """
+    yield tensor
+    while torch_functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch_functorch.get_unwrapped(tensor)
+        yield tensor
+
+
+def values_are_known(tensor: Tensor) -> bool:
+    """Whether the numbers of a tensor exist: nobody traces, and it is no fake or meta tensor.
+
+    Why private: neither fake tensors nor `make_fx` have a public question for this.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    *_, plain = wrapper_chain(tensor)
+    tracing = (
+        torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+        or torch.compiler.is_compiling()
+    )
+    return not (tracing or isinstance(plain, FakeTensor) or plain.is_meta)

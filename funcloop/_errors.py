@@ -58,6 +58,10 @@ class TraceError(FuncloopError, RuntimeError):
     """A function cannot be traced into one graph."""
 
 
+class ConvergenceError(FuncloopError, ArithmeticError):
+    """An iteration ended before it reached what it was asked for."""
+
+
 class DonationError(FuncloopError, RuntimeError):
     """A donated tensor was used again, or cannot be donated."""
 

@@ -1,0 +1,53 @@
+"""An identity that no compiler sees through, and that cannot run before what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@torch.library.custom_op("funcloop::barrier", mutates_args=())
+def _barrier(values: list[Tensor], after: list[Tensor]) -> list[Tensor]:
+    return [value.clone() for value in values]  # an operator may not return its inputs
+
+
+@_barrier.register_fake
+def _(values: list[Tensor], after: list[Tensor]) -> list[Tensor]:
+    return [torch.empty_like(value) for value in values]
+
+
+def barrier(values: Sequence[Tensor], after: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of `values` that exist only when all of `after` do.
+
+    What is computed from the copies is for a compiler another value than what was computed from the
+    originals, so it cannot merge a recomputation with the original (common subexpressions), nor
+    move it forward. Differentiable, batched, and the identity in every derivative.
+    """
+    return list(_Barrier.apply(len(values), *values, *after)) if values else []  # type: ignore[arg-type]  # apply returns a tuple
+
+
+class _Barrier(torch.autograd.Function):
+    # A torch.library formula would not do: its Function has no setup_context, which torch.func
+    # asks for (torch 2.13).
+    @staticmethod
+    def forward(n: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(_barrier(list(tensors[:n]), list(tensors[n:])))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.n, ctx.rest = inputs[0], len(inputs) - 1 - inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *grads, *[None] * ctx.rest)
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        return tuple(None if t is None else t.clone() for t in tangents[: ctx.n])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Sequence[int | None], n: int, *tensors: Tensor) -> Any:
+        return _Barrier.apply(n, *tensors), tuple(in_dims[1 : n + 1])
