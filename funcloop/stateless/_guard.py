@@ -126,7 +126,7 @@ class Guard(route):
     def _find_owners(self) -> dict[int, Owner]:
         owners: dict[int, Owner] = {}
         for held in self._plan.constants if self._plan else ():
-            owners[storage_of(held.value)] = Owner("constant", held.path)  # type: ignore[arg-type]  # a tensor
+            owners[storage_of(held.value)] = Owner("constant", held.path + held.steps)  # type: ignore[arg-type]  # a tensor
         for leaf in flatten(self._arguments)[0]:
             if isinstance(leaf, Tensor):
                 owners[storage_of(leaf)] = Owner("argument", "")
