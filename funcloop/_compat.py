@@ -6,6 +6,7 @@ Dynamo, sympy and the fake tensors take a second to import.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch._C._functorch as torch_functorch
 import torch.nn.utils.parametrize as torch_parametrize
+import torch.utils._python_dispatch as torch_dispatch
 import torch.utils._pytree as torch_pytree
 import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor
@@ -207,6 +209,15 @@ def lacks_rules(tensors: Iterable[Tensor]) -> bool:
     kind = torch_functorch.TransformType
     deep = kind.Jvp in kinds or kinds.count(kind.Grad) > 1
     return deep or any(batch_levels(tensor) for tensor in tensors)
+
+
+def untraced() -> contextlib.AbstractContextManager[Any]:
+    """Inside: operators run at once, on real tensors, whatever tracer is watching.
+
+    Why private: `make_fx` has no public way to step aside. What is computed here is a constant of
+    the graph; without it, even `detach()` would put the live parameter into the graph.
+    """
+    return torch_dispatch._disable_current_modes()
 
 
 class plain_modules:

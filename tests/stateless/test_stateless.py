@@ -232,6 +232,10 @@ def test_shared_buffers_stay_shared():
         model.apply(params, buffers, torch.zeros(1), train=True)
 
 
+def zero_(x: Tensor) -> Tensor:
+    return x.detach().zero_()
+
+
 class Writes(nn.Module):
     """Writes into whatever it is told."""
 
@@ -253,6 +257,8 @@ class Writes(nn.Module):
             torch.add(x[0], x[0], out=self.weight.data)
         elif self.what == "operator":
             torch.ops.aten.add_.Tensor(self.weight.data, x[0])
+        elif self.what == "scripted":
+            zero_(self.weight)
         elif self.what == "argument":
             x += 1
         return x * self.weight

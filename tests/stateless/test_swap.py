@@ -205,4 +205,6 @@ def test_new_values_in_the_module_do_not_matter():
     net.head.weight = nn.Parameter(torch.zeros(3, 8))
     before = module_state(net)
     assert_trees_equal(model.apply(params, buffers, x, train=False)[0], expected)
+    assert_trees_equal(model.init()[0]["head.weight"], torch.zeros(3, 8))
+    assert_trees_equal(model.merge(params, buffers).head.weight.detach(), params["head.weight"])
     assert_module_unchanged(net, before)
