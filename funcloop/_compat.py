@@ -142,7 +142,7 @@ def looks_at_values(error: Exception) -> bool:
 
 
 def compile_graph(
-    graph: GraphModule, fakes: Sequence[Tensor], backend: str
+    graph: GraphModule, fakes: Sequence[Tensor], backend: str | Callable[..., Any]
 ) -> Callable[..., Sequence[Tensor]]:
     """The callable that a torch.compile backend makes of a flat graph.
 
@@ -186,6 +186,8 @@ def batch_levels(tensor: Tensor) -> frozenset[int]:
 
     Why private: torch.func has no public question for whether a tensor is batched.
     """
+    if not torch_functorch.is_functorch_wrapped_tensor(tensor):
+        return frozenset()
     levels = set()
     while torch_functorch.is_functorch_wrapped_tensor(tensor):
         if torch_functorch.is_batchedtensor(tensor):
