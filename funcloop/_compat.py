@@ -6,6 +6,7 @@ Dynamo, sympy and the fake tensors take a second to import.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch._C._functorch as torch_functorch
 import torch.nn.utils.parametrize as torch_parametrize
+import torch.utils._python_dispatch as torch_dispatch
 import torch.utils._pytree as torch_pytree
 import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor
@@ -140,7 +142,7 @@ def looks_at_values(error: Exception) -> bool:
 
 
 def compile_graph(
-    graph: GraphModule, fakes: Sequence[Tensor], backend: str
+    graph: GraphModule, fakes: Sequence[Tensor], backend: str | Callable[..., Any]
 ) -> Callable[..., Sequence[Tensor]]:
     """The callable that a torch.compile backend makes of a flat graph.
 
@@ -179,11 +181,39 @@ def storage_of(tensor: Tensor) -> int:
         return id(tensor)
 
 
+def wrapper_chain(tensor: Tensor) -> Iterator[Tensor]:
+    """The tensor and what torch.func's transforms wrapped around it, from the outside inwards.
+
+    Why private: `requires_grad` of a wrapped tensor speaks of the innermost transform only.
+    """
+    yield tensor
+    while torch_functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch_functorch.get_unwrapped(tensor)
+        yield tensor
+
+
+def values_are_known(tensor: Tensor) -> bool:
+    """Whether the numbers of a tensor exist: nobody traces, and it is no fake or meta tensor.
+
+    Why private: neither fake tensors nor `make_fx` have a public question for this.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    *_, plain = wrapper_chain(tensor)
+    tracing = (
+        torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+        or torch.compiler.is_compiling()
+    )
+    return not (tracing or isinstance(plain, FakeTensor) or plain.is_meta)
+
+
 def batch_levels(tensor: Tensor) -> frozenset[int]:
     """The levels of the vmaps that a tensor is batched in.
 
     Why private: torch.func has no public question for whether a tensor is batched.
     """
+    if not torch_functorch.is_functorch_wrapped_tensor(tensor):
+        return frozenset()
     levels = set()
     while torch_functorch.is_functorch_wrapped_tensor(tensor):
         if torch_functorch.is_batchedtensor(tensor):
@@ -209,6 +239,15 @@ def lacks_rules(tensors: Iterable[Tensor]) -> bool:
     return deep or any(batch_levels(tensor) for tensor in tensors)
 
 
+def untraced() -> contextlib.AbstractContextManager[Any]:
+    """Inside: operators run at once, on real tensors, whatever tracer is watching.
+
+    Why private: `make_fx` has no public way to step aside. What is computed here is a constant of
+    the graph; without it, even `detach()` would put the live parameter into the graph.
+    """
+    return torch_dispatch._disable_current_modes()
+
+
 class plain_modules:
     """Inside: checkpointed blocks run as plain calls, and no parametrization comes from a cache.
 
@@ -220,11 +259,13 @@ class plain_modules:
 
     _lock = threading.Lock()
     _depth = 0
+    _thread = threading.local()  # its `depth`: how many pure calls this thread is in
     _generator = staticmethod(torch_checkpoint._checkpoint_without_reentrant_generator)
     _function = torch_checkpoint.CheckpointFunction
 
     def __enter__(self) -> None:
         kind = plain_modules
+        kind._thread.depth = kind.depth() + 1
         with kind._lock:
             kind._depth += 1
             torch_checkpoint._checkpoint_without_reentrant_generator = _nothing_around
@@ -235,11 +276,18 @@ class plain_modules:
     def __exit__(self, *exception: object) -> None:
         kind = plain_modules
         torch_parametrize._cache = self._cache
+        kind._thread.depth -= 1
         with kind._lock:
             kind._depth -= 1
             if not kind._depth:
                 torch_checkpoint._checkpoint_without_reentrant_generator = kind._generator
                 torch_checkpoint.CheckpointFunction = kind._function  # type: ignore[misc]
+
+
+    @classmethod
+    def depth(cls) -> int:
+        """How many pure calls this thread is in."""
+        return getattr(cls._thread, "depth", 0)
 
 
 def _nothing_around(*args: Any, **kwargs: Any) -> Iterator[None]:
@@ -255,6 +303,11 @@ class _PlainCall:
 
 #: Types of the operators that `torch.ops` holds.
 OPERATORS = frozenset((torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+
+
+#: Functions that pack and pad sequences of several lengths; torch.nn.utils.rnn calls them by these.
+PACK = torch._VF._pack_padded_sequence  # type: ignore[attr-defined]  # made at import
+PAD = torch._VF._pad_packed_sequence  # type: ignore[attr-defined]
 
 
 def written_by(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -313,27 +366,22 @@ def argument_names(space: str, name: str) -> list[str]:
     return [argument.name for argument in overload._schema.arguments]
 
 
-def wrapper_chain(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensor and what torch.func's transforms wrapped around it, from the outside inwards.
+def runs_again() -> bool:
+    """Whether we are in a block of torch.utils.checkpoint, whose backward pass will call it again.
 
-    Why private: `requires_grad` of a wrapped tensor speaks of the innermost transform only.
+    Why private: the blocks leave two traces, their saved-tensor hooks (use_reentrant=False) and the
+    frame of their autograd Function (use_reentrant=True).
     """
-    yield tensor
-    while torch_functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch_functorch.get_unwrapped(tensor)
-        yield tensor
-
-
-def values_are_known(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor exist: nobody traces, and it is no fake or meta tensor.
-
-    Why private: neither fake tensors nor `make_fx` have a public question for this.
-    """
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    *_, plain = wrapper_chain(tensor)
-    tracing = (
-        torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
-        or torch.compiler.is_compiling()
-    )
-    return not (tracing or isinstance(plain, FakeTensor) or plain.is_meta)
+    if torch.compiler.is_compiling() or plain_modules.depth():
+        return False  # the block becomes part of a graph, or of a pure call, and is called once
+    autograd = torch._C._autograd  # type: ignore[attr-defined]  # the stubs lack it
+    hooks = autograd._top_saved_tensors_default_hooks(False)
+    if hooks and torch.is_grad_enabled() and hooks[0].__module__ == torch_checkpoint.__name__:
+        return True
+    frame = sys._getframe()
+    while frame is not None:
+        ours = frame.f_globals.get("__name__") == torch_checkpoint.__name__
+        if ours and frame.f_code.co_name in ("forward", "backward"):
+            return True
+        frame = frame.f_back
+    return False

@@ -78,6 +78,23 @@ def assert_deterministic(f: Callable[..., Any], *args: Any) -> None:
         assert_trees_equal(f(*args), first)
 
 
+def module_state(net: torch.nn.Module) -> list[tuple[Any, ...]]:
+    """Which object stands in every dict of every module, and the bits of the tensors."""
+    return [
+        (path, kind, name, id(value), snapshot(value) if isinstance(value, Tensor) else None)
+        for path, module in net.named_modules()
+        for kind in ("__dict__", "_parameters", "_buffers", "_modules")
+        for name, value in getattr(module, kind).items()
+    ]
+
+
+def assert_module_unchanged(net: torch.nn.Module, before: list[tuple[Any, ...]]) -> None:
+    """The module holds the identical objects, in their order, with identical bits."""
+    now = module_state(net)
+    assert [entry[:4] for entry in now] == [entry[:4] for entry in before]
+    assert_trees_equal([entry[4] for entry in now], [entry[4] for entry in before])
+
+
 def assert_jit_equal(
     f: Callable[..., Any], *args: Any, backend: str = "aot_eager", rtol: float | None = None
 ) -> None:

@@ -79,4 +79,4 @@ def imaml(
         evaluate = read_only(query_loss_fn or loss_fn)
         return query_loss(evaluate, adapted.params, buffers, query, random.split(key)[1])[0]
 
-    return over_tasks(adapt, task, None, chunk)
+    return over_tasks(adapt, task, None, chunk, shared=True)

@@ -88,7 +88,7 @@ def maml(
         return evaluate(adapt(params, buffers, support, key), query, key)
 
     merge = mean_over_tasks if statistics == "per_step" else None
-    return over_tasks(adapt, task, merge, chunk)
+    return over_tasks(adapt, task, merge, chunk, shared=statistics == "frozen")
 
 
 def after_adaptation(

@@ -105,4 +105,4 @@ def protonet(
         start = buffers if statistics == "frozen" else prototypes.buffers
         return query_loss(checked, params, start, query, random.split(key)[1])[0]
 
-    return over_tasks(adapt, task, None, chunk)
+    return over_tasks(adapt, task, None, chunk, shared=statistics == "frozen")

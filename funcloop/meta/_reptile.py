@@ -51,4 +51,4 @@ def reptile(
         return loss._replace(loss=loss.loss.detach() + tree.vdot(way, tree.sub(params, start)))
 
     merge = mean_over_tasks if statistics == "per_step" else None
-    return over_tasks(adapt, task, merge, chunk)
+    return over_tasks(adapt, task, merge, chunk, shared=statistics == "frozen")

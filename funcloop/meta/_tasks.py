@@ -111,7 +111,24 @@ def as_tasks(batch: Batch, key: Key) -> Tasks:
             f"leading dimensions {counts}",
             "stack the tasks, and pad shots with examples of weight zero",
         )
-    return Tasks(support, query, weight, random.split(key, next(iter(counts.values()))))
+    keys = random.split(key, next(iter(counts.values())))
+    if weight is None:
+        return Tasks(support, query, None, keys)
+    return Tasks(*_without_padding((support, query), weight), weight, keys)
+
+
+def _without_padding(sets: PyTree, weight: Tensor) -> PyTree:
+    """The sets with those of tasks of weight zero replaced by a real task's.
+
+    Zero times the gradient of a padded task would be NaN where that gradient is not finite.
+    """
+    real = (weight != 0).to(torch.int8).argmax().reshape(1)
+
+    def fill(x: Tensor) -> Tensor:
+        padding = (weight == 0).reshape(-1, *[1] * (x.ndim - 1))
+        return torch.where(padding, x.index_select(0, real), x)
+
+    return tree.map(fill, sets)
 
 
 def over_tasks(
@@ -119,6 +136,8 @@ def over_tasks(
     task_fn: TaskFn,
     merge: Callable[[Buffers, Tensor, Buffers], Buffers] | None,
     chunk: int | None,
+    *,
+    shared: bool,
 ) -> MetaGradFn:
     """The MetaGradFn of what is done with one task.
 
@@ -127,6 +146,7 @@ def over_tasks(
         task_fn: One task.
         merge: New buffers from those of all tasks, or None where they stay what they were.
         chunk: Tasks at a time.
+        shared: Whether all tasks see the same buffers, because none writes them.
 
     Raises:
         ArgumentError: `chunk` is not positive.
@@ -137,10 +157,14 @@ def over_tasks(
     def loss_fn(params: Params, buffers: Buffers, batch: Batch, key: Key) -> tuple[Tensor, Aux]:
         tasks = as_tasks(batch, key)
 
-        def one(support: Batch, query: Batch, key: Key) -> TaskLoss:
-            return task_fn(params, buffers, support, query, key)
+        # Every task has buffers of its own; only those that nobody writes can be shared.
+        count = len(tasks.keys)
+        own = None if shared else tree.map(lambda b: b.expand(count, *b.shape), buffers)
 
-        each = over_leading(one, tasks.support, tasks.query, tasks.keys, chunk=chunk)
+        def one(own: Buffers, support: Batch, query: Batch, key: Key) -> TaskLoss:
+            return task_fn(params, buffers if shared else own, support, query, key)
+
+        each = over_leading(one, own, tasks.support, tasks.query, tasks.keys, chunk=chunk)
         weight = torch.ones_like(each.weight) if tasks.weight is None else tasks.weight
         # A task without query examples has no loss to count.
         weight = torch.where(each.weight == 0, 0, weight.to(each.weight.dtype))

@@ -8,7 +8,7 @@ from torch import Tensor
 from funcloop._errors import ArgumentError
 from funcloop._types import Key
 from funcloop.random._philox import MASK
-from funcloop.random._stream import FOLD, SPLIT, block, require_key
+from funcloop.random._stream import FOLD, SPLIT, block, counting, require_key
 
 
 def key(seed: int | Tensor) -> Key:
@@ -62,7 +62,7 @@ def split(key: Key, n: int = 2) -> Key:
     require_key(key)
     if n < 0:
         raise ArgumentError("a key is split into n >= 0 keys", f"n={n}", "give a count")
-    words = block(key, torch.arange(n, device=key.device), 0, SPLIT)
+    words = block(key, counting(n, key.device), 0, SPLIT)
     return torch.stack(words[:2], -1)
 
 
@@ -90,7 +90,8 @@ def fold_in(key: Key, data: int | Tensor) -> Key:
             raise ArgumentError("what is folded in has at most 64 bits", str(data), "hash it first")
         data = data - (1 << 64) if data >= 1 << 63 else data
         data = torch.full((), data, dtype=torch.int64, device=key.device)
-    words = block(key, _integers(data, "what is folded in").to(key.device), 0, FOLD)
+    number = _integers(data, "what is folded in").to(key.device)
+    words = block(key, number, 0, FOLD, wide=True)
     return torch.stack(torch.broadcast_tensors(*words[:2]), -1)
 
 

@@ -1,4 +1,4 @@
-"""MAML as a loop with torch.autograd.grad(create_graph=True) and hand-written optimizers, float64."""
+"""MAML as a loop with torch.autograd.grad(create_graph=True) in float64."""
 
 from __future__ import annotations
 
