@@ -192,6 +192,16 @@ def wrapper_chain(tensor: Tensor) -> Iterator[Tensor]:
         yield tensor
 
 
+def forward_levels() -> int:
+    """How many torch.func.jvp transforms are running around us.
+
+    Why private: torch.func has no public question for this. In two of them, one inside the other,
+    the `jvp` of a custom autograd.Function silently gives zero (torch 2.13).
+    """
+    stack = torch_functorch.get_interpreter_stack() or []
+    return sum(level.key() == torch_functorch.TransformType.Jvp for level in stack)
+
+
 def values_are_known(tensor: Tensor) -> bool:
     """Whether the numbers of a tensor exist: nobody traces, and it is no fake or meta tensor.
 

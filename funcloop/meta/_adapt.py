@@ -83,7 +83,7 @@ class InnerLoop:
         if per_step:
             last = places[-1]
             carried = tree.map(lambda w, b: torch.cat([w, b.unsqueeze(0)]), written, last)
-        return Adapted(tree.combine(head, body), carried, metrics)
+        return Adapted(tree.combine(head, body), detach(carried), metrics)
 
     def _transform(self, hyper: PyTree) -> Transform:
         made = self.inner if _is_transform(self.inner) else self.inner(hyper)  # type: ignore[operator]  # a function of hyper, then
@@ -92,7 +92,8 @@ class InnerLoop:
     def _step(self, state: PyTree, batch: PyTree) -> tuple[PyTree, PyTree]:
         head, opt_state, carried = state
         (body, hyper, support), key, place = batch
-        buffers = carried if place is None else place
+        # Buffers carry no gradient, as in a module; torch's BatchNorm refuses one in them.
+        buffers = detach(carried if place is None else place)
         tx = self._transform(hyper)
         at = detach if self.order == 1 else lambda x: x
 

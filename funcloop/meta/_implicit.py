@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from funcloop import tree
-from funcloop._compat import batch_levels, values_are_known
-from funcloop._errors import ConvergenceError
+from funcloop._compat import batch_levels, forward_levels, values_are_known
+from funcloop._errors import ConvergenceError, UnsupportedError
 from funcloop._pytree import PyTree
 from funcloop.meta._attach import Tensors, attach, halve
 
@@ -43,7 +43,16 @@ def implicit(
         args: a.
         solved: Whether it is one, 0-d bool; otherwise every derivative is refused.
         name: What solved it, for the error.
+
+    Raises:
+        UnsupportedError: inside two nested forward-mode transforms.
     """
+    if forward_levels() > 1:
+        raise UnsupportedError(
+            "an implicit derivative is taken forward once",
+            "torch.func.jvp (or jacfwd) inside another one",
+            "take one of the two in reverse: jacfwd(jacrev(f)), grad(jvp(f))",
+        )
     found, given = halve(solution), halve(args)
 
     def flat(x: Tensors, leaves: Tensors, constants: Tensors) -> tuple[Tensor, ...]:
@@ -90,7 +99,7 @@ class _Implicit:
             if values_are_known(fine) and not batch_levels(fine) and not bool(fine):
                 raise ConvergenceError(
                     "an implicit derivative is that of a solution",
-                    f"{what} did not converge (derivative residual {float(info.residual):.2g})",
+                    f"{what} did not converge",
                     "allow more iterations or a larger tolerance, or use another solver",
                 )
         fine = solved & info.converged

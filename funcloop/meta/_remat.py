@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from funcloop._compat import forward_levels
 from funcloop._pytree import PyTree
 from funcloop.meta._attach import Halves, Tensors, attach, detached, halve, refuse_captured
 from funcloop.meta._barrier import barrier
@@ -35,6 +36,8 @@ def remat(f: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """
 
     def rematerialised(*args: PyTree) -> PyTree:
+        if forward_levels() > 1:
+            return f(*args)  # forward mode keeps nothing, and torch nests no jvp of Functions
         given = halve(args)
         kept: list[Halves] = []
 
