@@ -366,14 +366,14 @@ def operator_name(operator: Any) -> str:
     return (operator if packet else operator.overloadpacket)._qualified_op_name
 
 
-def argument_names(space: str, name: str) -> list[str]:
-    """The names of the arguments of `torch.ops.<space>.<name>`, of its first overload.
+def argument_defaults(space: str, name: str) -> dict[str, Any]:
+    """The arguments of `torch.ops.<space>.<name>`, of its first overload, with their defaults.
 
     Why private: as above.
     """
     packet = getattr(getattr(torch.ops, space), name)
     overload = getattr(packet, packet.overloads()[0])
-    return [argument.name for argument in overload._schema.arguments]
+    return {argument.name: argument.default_value for argument in overload._schema.arguments}
 
 
 def runs_again() -> bool:

@@ -7,17 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from funcloop._compat import plain_modules
-from funcloop._pytree import tree_map
 from funcloop._types import Key
 from funcloop.stateless import _partition
-from funcloop.stateless._explain import explain
-from funcloop.stateless._guard import ArgumentWritten, Guard
+from funcloop.stateless._apply import Apply
 from funcloop.stateless._init import drawn_leaves, own_leaves
 from funcloop.stateless._merge import merge
 from funcloop.stateless._pattern import Pattern
 from funcloop.stateless._plan import Plan, make_plan
-from funcloop.stateless._swap import Swapped
 from funcloop.stateless._train import Train, training_flags
 
 Leaves = dict[str, Tensor]
@@ -31,12 +27,12 @@ class Stateless:
         names: The qualified name of every parameter; patterns of `freeze` match these.
     """
 
-    __slots__ = ("_flags", "_plan", "_writes_arguments", "names", "paths")
+    __slots__ = ("_apply", "_flags", "_plan", "names", "paths")
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._flags: dict[Any, tuple[bool, ...]] = {}
-        self._writes_arguments = False
+        self._apply = Apply(plan)
         self.paths = plan.paths
         self.names = tuple(plan.parameters)
 
@@ -107,48 +103,14 @@ class Stateless:
         (tensor([0., 0.]), tensor([0.1000, 0.1000]))
         """
         values = self._plan.match(params, buffers)
-        flags = self._training(train)
-        if not self._writes_arguments:
-            try:
-                return self._call(values, buffers, flags, key, args, kwargs, (args, kwargs))
-            except ArgumentWritten:  # nothing has happened yet, and from now on it is known
-                self._writes_arguments = True
-        args, kwargs = tree_map(_copy, (args, kwargs))
-        return self._call(values, buffers, flags, key, args, kwargs, ())
-
-    def _call(
-        self,
-        values: Leaves,
-        buffers: Mapping[str, Tensor],
-        flags: tuple[bool, ...],
-        key: Key | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        watched: Any,
-    ) -> tuple[Any, Leaves]:
-        plan = self._plan
-        fresh = {name: values[name].clone() for name in plan.changeable(values)}
-        guard = Guard(key, values, fresh, watched, plan)
-        with Swapped(plan, {**values, **fresh}, flags) as module:
-            try:
-                with plain_modules(), guard:
-                    output = plan.net(*args, **kwargs)
-            except Exception as error:
-                refusal = explain(error, plan.module_names)
-                if refusal is None:
-                    raise
-                raise refusal from error
-            guard.settle()
-            after = module.buffers_after(fresh, guard.written, guard.rebound)
+        output, after = self._apply(values, self._training(train), key, args, kwargs)
         return output, {**buffers, **after}
 
     def _training(self, train: Train) -> tuple[bool, ...]:
-        known = train if isinstance(train, bool) else None
-        flags = None if known is None else self._flags.get(known)
+        key = tuple(train.items()) if isinstance(train, Mapping) else train
+        flags = self._flags.get(key)
         if flags is None:
-            flags = training_flags(train, self.paths)
-            if known is not None:
-                self._flags[known] = flags
+            flags = self._flags[key] = training_flags(train, self.paths)
         return flags
 
     def freeze(
@@ -222,10 +184,6 @@ class Stateless:
             f"stateless({type(plan.net).__name__}: {len(trainable)} params "
             f"with {sum(trainable):,} elements, {frozen} frozen, {len(plan.buffers)} buffers)"
         )
-
-
-def _copy(leaf: Any) -> Any:
-    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def stateless(net: nn.Module, *, allow_hidden: Pattern = ()) -> Stateless:

@@ -42,8 +42,12 @@ class Watcher(Protocol):
 
 def note_first(guard: Watcher, func: Function, /, *args: Any, **kwargs: Any) -> Any:
     """The rule of a function that writes its first argument, or every tensor in a first list."""
-    for target in flatten(args[0] if args else next(iter(kwargs.values()), None))[0]:
+    target = args[0] if args else next(iter(kwargs.values()), None)
+    if isinstance(target, Tensor):
         guard.note_write(target)
+    else:
+        for each in flatten(target)[0]:
+            guard.note_write(each)
     return guard.proceed(func, *args, **kwargs)
 
 

@@ -297,6 +297,32 @@ def test_a_written_argument_is_copied():
     assert_trees_equal(output, torch.ones(1, 2))
 
 
+class Large(nn.Module):
+    """A large table that is rarely written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.ones(200, 200))
+
+    def forward(self, x: Tensor, write: bool) -> Tensor:
+        if write:
+            self.table[0, 0].add_(1)
+        return x * self.table.sum()
+
+
+def test_a_large_buffer_is_copied_only_to_be_written():
+    model = stateless(Large())
+    _, buffers = model.init()
+    x = torch.ones(())
+    given = snapshot(buffers)
+    for write in (False, False, True, False, True):
+        output, after = model.apply({}, buffers, x, write, train=True)
+        assert_trees_equal(output, torch.tensor(40001.0 if write else 40000.0))
+        assert (after["table"] is buffers["table"]) is not write
+        assert after["table"][0, 0] == 1 + write
+        assert_trees_equal(buffers, given)
+
+
 def test_keywords_reach_the_forward():
     class Scaled(nn.Module):
         def forward(self, x: Tensor, *, scale: float) -> Tensor:
