@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import types
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,6 +22,8 @@ _OF_MODULE = frozenset(vars(nn.Module()))
 _INTERNAL = _OF_MODULE | {"_flat_weights", "_flat_weight_refs"}
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 _SCALARS = (int, float, str, bool, type(None), bytes)
+#: Containers with more entries were filled by a constructor, and take long to copy.
+_SMALL = 64
 #: How far into containers and closures the look goes, and how much of that an object costs.
 _DEPTH, _OBJECT = 5, 3
 
@@ -182,10 +184,11 @@ def _is_plain_object(value: Any) -> bool:
 
 
 def mutable_attributes(modules: Iterable[nn.Module]) -> Iterator[Any]:
-    """Lists, dicts and sets among the attributes, which a forward might fill."""
+    """Lists, dicts and sets among the attributes that a forward might fill: no large tables."""
+    kinds = (list, dict, set, deque, OrderedDict, defaultdict)
     for module in modules:
         for name, value in vars(module).items():
-            if name not in _OF_MODULE and isinstance(value, (list, dict, set, deque)):
+            if name not in _OF_MODULE and type(value) in kinds and len(value) <= _SMALL:
                 yield value
 
 
