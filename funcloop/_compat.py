@@ -232,6 +232,15 @@ def batch_levels(tensor: Tensor) -> frozenset[int]:
     return frozenset(levels)
 
 
+def vmapping() -> bool:
+    """Whether a vmap is running around us.
+
+    Why private: torch.func has no public question for this.
+    """
+    stack = torch_functorch.get_interpreter_stack() or ()
+    return any(level.key() == torch_functorch.TransformType.Vmap for level in stack)
+
+
 def lacks_rules(tensors: Iterable[Tensor]) -> bool:
     """Whether a fused operator over these tensors may have no rule for the transforms around us.
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from funcloop._compat import batch_levels
 from funcloop._errors import UnsupportedError
 from funcloop.stateless._writes import Function, Watcher
+
+BatchNorm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 
 def functional_batch_norm(guard: Watcher, func: Function, /, *args: Any, **kwargs: Any) -> Any:
@@ -58,3 +62,29 @@ def _note_statistics(guard: Watcher, input: Tensor, *statistics: Tensor | None) 
                 'train={"path.of.the.norm": False, "": True}; '
                 "or give every member its own buffers (vmap over stacked buffers)",
             )
+
+
+def is_cumulative(module: nn.Module) -> TypeGuard[BatchNorm]:
+    """Whether a module is torch's batch norm with `momentum=None` and statistics."""
+    own = type(module).forward is nn.BatchNorm1d.forward  # which that of 2d and 3d is too
+    return own and module.momentum is None and module.num_batches_tracked is not None
+
+
+def cumulative_norm(norm: BatchNorm, input: Tensor) -> Tensor:
+    """Batch norm whose statistics are the mean over all batches so far, in tensors throughout.
+
+    torch's own forward makes a Python number of the count of batches, which neither vmap nor a
+    tracer allows. The batch's statistics are taken by a call with momentum one.
+    """
+    norm._check_input_dim(input)
+    mean, var, count = norm.running_mean, norm.running_var, norm.num_batches_tracked
+    assert mean is not None and var is not None and count is not None  # noqa: PT018  # is_cumulative
+    if not norm.training:
+        return F.batch_norm(input, mean, var, norm.weight, norm.bias, eps=norm.eps)
+    count.add_(1)
+    share = 1 / count.to(mean.dtype)
+    now = torch.zeros_like(mean), torch.ones_like(var)
+    output = F.batch_norm(input, *now, norm.weight, norm.bias, True, 1.0, norm.eps)
+    for statistic, batch in zip((mean, var), now, strict=True):
+        statistic.mul_(1 - share).add_(share * batch)
+    return output

@@ -12,11 +12,13 @@ from funcloop._errors import HiddenStateError, StructureError
 from funcloop.stateless._computed import computed_attributes
 from funcloop.stateless._hidden import (
     Held,
+    mutable_attributes,
     refuse_backward_hooks,
     refuse_hidden,
     refuse_shared_memory,
     scan,
 )
+from funcloop.stateless._normalization import BatchNorm, is_cumulative
 from funcloop.stateless._pattern import Pattern
 from funcloop.stateless._wrappers import unwrap, walk
 
@@ -75,6 +77,10 @@ class Plan(NamedTuple):
     tensor_attributes: tuple[tuple[int, str], ...]
     #: The `__dict__` of each module.
     attributes: tuple[dict[str, Any], ...]
+    #: Lists, dicts and sets among the attributes.
+    containers: tuple[Any, ...]
+    #: Norms that average over all batches: `momentum=None`.
+    cumulative: tuple[BatchNorm, ...]
     #: Dicts of every module that hold something: saved before a call and put back after it.
     dicts: tuple[dict[str, Any], ...]
     #: Dicts of parameters, buffers and children that hold nothing, and keep doing so.
@@ -178,6 +184,8 @@ def make_plan(net: nn.Module, allow_hidden: Pattern) -> Plan:
         constants=hidden.constants,
         tensor_attributes=tuple(_tensor_attributes(dicts, computed)),
         attributes=tuple(vars(m) for m in modules),
+        containers=tuple(mutable_attributes(modules)),
+        cumulative=tuple(m for m in modules if is_cumulative(m)),
         dicts=tuple(dicts),
         empty_dicts=tuple(d for d in every if not d),
         children=tuple((m._modules, tuple(m._modules.values())) for m in modules if m._modules),

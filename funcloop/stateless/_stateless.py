@@ -13,7 +13,7 @@ from funcloop.stateless._apply import Apply
 from funcloop.stateless._init import drawn_leaves, own_leaves
 from funcloop.stateless._merge import merge
 from funcloop.stateless._pattern import Pattern
-from funcloop.stateless._plan import Plan, make_plan
+from funcloop.stateless._plan import make_plan
 from funcloop.stateless._train import Train, training_flags
 
 Leaves = dict[str, Tensor]
@@ -27,10 +27,11 @@ class Stateless:
         names: The qualified name of every parameter; patterns of `freeze` match these.
     """
 
-    __slots__ = ("_apply", "_flags", "_plan", "names", "paths")
+    __slots__ = ("_allowed", "_apply", "_flags", "_plan", "names", "paths")
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, net: nn.Module, allow_hidden: Pattern) -> None:
+        self._allowed = allow_hidden
+        self._plan = plan = make_plan(net, allow_hidden)
         self._flags: dict[Any, tuple[bool, ...]] = {}
         self._apply = Apply(plan)
         self.paths = plan.paths
@@ -176,6 +177,9 @@ class Stateless:
         """
         return merge(self._plan, params, buffers)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Stateless, (self._plan.net, self._allowed)  # the plan points into the module
+
     def __repr__(self) -> str:
         plan = self._plan
         trainable = [p.numel() for p in plan.parameters.values() if p.requires_grad]
@@ -219,4 +223,4 @@ def stateless(net: nn.Module, *, allow_hidden: Pattern = ()) -> Stateless:
     >>> output.shape
     torch.Size([5, 2])
     """
-    return Stateless(make_plan(net, allow_hidden))
+    return Stateless(net, allow_hidden)

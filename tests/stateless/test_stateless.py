@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -331,6 +334,16 @@ def test_keywords_reach_the_forward():
     model = stateless(Scaled())
     output, _ = model.apply({}, {}, torch.ones(2), train=False, scale=3.0)
     assert_trees_equal(output, torch.full((2,), 3.0))
+
+
+def test_a_model_can_be_copied_and_pickled():
+    model = stateless(Tied(), allow_hidden="nothing")
+    params, buffers = model.init()
+    tokens = CASES["tied"][1]
+    expected, _ = model.apply(params, buffers, tokens, train=False)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert_trees_equal(other.apply(params, buffers, tokens, train=False)[0], expected)
+        assert_trees_equal(other.init(), model.init())
 
 
 def test_repr_says_what_it_is():

@@ -134,9 +134,15 @@ class Assigns(nn.Module):
         self.calls = 0
         self.cache = None
         self.ema = torch.zeros(2)
+        self.seen = []
+        self.table = {"first": 0}
         self.what = what
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.what == "containers":
+            self.seen.append(x)
+            self.table["last"] = x
+            return self.lin(x) * len(self.seen)
         if self.what == "number":
             self.calls += 1
         elif self.what == "cache":
@@ -157,7 +163,7 @@ class Assigns(nn.Module):
         return self.lin(x)
 
 
-@pytest.mark.parametrize("what", ["number", "cache"])
+@pytest.mark.parametrize("what", ["number", "cache", "containers"])
 def test_attributes_are_the_same_at_every_call(what: str):
     net = Assigns(what)
     model, before = stateless(net), module_state(net)
@@ -166,6 +172,7 @@ def test_attributes_are_the_same_at_every_call(what: str):
         output, _ = model.apply(params, buffers, x, train=True)
         assert_trees_equal(output, (net.lin(x) + (x.sum() if what == "cache" else 0)).detach())
         assert_module_unchanged(net, before)
+        assert net.table == {"first": 0}
 
 
 @pytest.mark.parametrize(
