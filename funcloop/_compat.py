@@ -202,6 +202,14 @@ def forward_levels() -> int:
     return sum(level.key() == torch_functorch.TransformType.Jvp for level in stack)
 
 
+def forward_mode() -> bool:
+    """Whether a forward-mode derivative is being taken, by torch.func or by torch.autograd.
+
+    Why private: neither has a public question for this.
+    """
+    return forward_levels() > 0 or torch.autograd.forward_ad._current_level >= 0
+
+
 def values_are_known(tensor: Tensor) -> bool:
     """Whether the numbers of a tensor exist: nobody traces, and it is no fake or meta tensor.
 

@@ -10,21 +10,36 @@ import torch
 from torch import Tensor
 
 from funcloop import tree
-from funcloop._compat import wrapper_chain
+from funcloop._compat import forward_mode, wrapper_chain
 from funcloop._errors import UnsupportedError
 from funcloop._pytree import PyTree, Structure
 
 Tensors = Sequence[Tensor]
+#: One flag for each leaf.
+Wanted = Sequence[bool]
 
 
 class Rule(Protocol):
-    """The derivative of `leaves -> outputs`; both are flat and real or complex floating."""
+    """The derivative of `leaves -> outputs`; both are flat and real or complex floating.
 
-    def pullback(self, outputs: Tensors, leaves: Tensors, constants: Tensors, grads: Tensors):
-        """Cotangents of the leaves from those of the outputs."""
+    Attributes:
+        reads_outputs: Whether it needs the outputs; otherwise it is given none of them.
+    """
 
-    def pushforward(self, outputs: Tensors, leaves: Tensors, constants: Tensors, steps: Tensors):
+    @property
+    def reads_outputs(self) -> bool: ...
+
+    def pullback(
+        self, outputs: Tensors, leaves: Tensors, constants: Tensors, grads: Tensors, wanted: Wanted
+    ) -> Tensors:
+        """Cotangents of the leaves that are wanted, from those of the outputs."""
+        ...
+
+    def pushforward(
+        self, outputs: Tensors, leaves: Tensors, constants: Tensors, steps: Tensors
+    ) -> Tensors:
         """Tangents of the outputs from those of the leaves."""
+        ...
 
 
 def attach(rule: Rule, outputs: Tensors, leaves: Tensors, constants: Tensors) -> list[Tensor]:
@@ -39,7 +54,7 @@ def attach(rule: Rule, outputs: Tensors, leaves: Tensors, constants: Tensors) ->
     """
     if not outputs:
         return []
-    call = _Call(rule, len(outputs), len(leaves))
+    call = _Call(rule, len(outputs), len(leaves), forward_mode())
     return list(_Attach.apply(call, *outputs, *leaves, *constants))  # type: ignore[arg-type]  # apply returns a tuple
 
 
@@ -50,10 +65,16 @@ class _Call:
     rule: Rule
     outputs: int
     leaves: int
+    forward: bool
 
     def split(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         end = self.outputs + self.leaves
         return list(values[: self.outputs]), list(values[self.outputs : end]), list(values[end:])
+
+    def saved(self, tensors: Tensors) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        if self.rule.reads_outputs:
+            return self.split(tensors)
+        return [], list(tensors[: self.leaves]), list(tensors[self.leaves :])
 
 
 class _Attach(torch.autograd.Function):
@@ -68,19 +89,24 @@ class _Attach(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.call, *tensors = inputs
         # The outputs as returned: they are part of the graph, for the second derivative.
-        saved = (*output, *tensors[ctx.call.outputs :])
+        kept = output if ctx.call.rule.reads_outputs else ()
+        saved = (*kept, *tensors[ctx.call.outputs :])
         ctx.save_for_backward(*saved)
-        ctx.save_for_forward(*saved)
+        if ctx.call.forward:  # what is saved for it lives on after the backward pass
+            ctx.save_for_forward(*saved)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        outputs, leaves, constants = ctx.call.split(ctx.saved_tensors)
-        back = ctx.call.rule.pullback(outputs, leaves, constants, grads)
-        return (None, *[None] * len(outputs), *back, *[None] * len(constants))
+        call: _Call = ctx.call
+        outputs, leaves, constants = call.saved(ctx.saved_tensors)
+        _, wanted, _ = call.split(ctx.needs_input_grad[1:])
+        back = iter(call.rule.pullback(outputs, leaves, constants, grads, wanted))
+        filled = [next(back) if want else None for want in wanted]
+        return (None, *[None] * call.outputs, *filled, *[None] * len(constants))
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        outputs, leaves, constants = ctx.call.split(ctx.saved_tensors)
+        outputs, leaves, constants = ctx.call.saved(ctx.saved_tensors)
         kept, steps, _ = ctx.call.split(tangents)
         filled = [
             torch.zeros_like(x) if t is None else t for x, t in zip(leaves, steps, strict=True)

@@ -13,7 +13,7 @@ from funcloop import tree
 from funcloop._compat import batch_levels, forward_levels, values_are_known
 from funcloop._errors import ConvergenceError, UnsupportedError
 from funcloop._pytree import PyTree
-from funcloop.meta._attach import Tensors, attach, halve
+from funcloop.meta._attach import Tensors, Wanted, attach, halve
 
 
 class LinearSolve(Protocol):
@@ -71,8 +71,11 @@ class _Implicit:
     f: Callable[[Tensors, Tensors, Tensors], tuple[Tensor, ...]]
     solver: LinearSolve
     name: str
+    reads_outputs: bool = True
 
-    def pullback(self, outputs: Tensors, leaves: Tensors, constants: Tensors, grads: Tensors):
+    def pullback(
+        self, outputs: Tensors, leaves: Tensors, constants: Tensors, grads: Tensors, wanted: Wanted
+    ) -> Tensors:
         *constants, solved = constants
 
         def transposed(v: Tensors, x: Tensors, leaves: Tensors) -> Tensors:
@@ -81,9 +84,12 @@ class _Implicit:
 
         u, info = self.solver(transposed, list(grads), list(outputs), list(leaves))
         _, pull = torch.func.vjp(lambda *a: self.f(outputs, a, constants), *leaves)
-        return self._trusted(pull(tuple(-v for v in u)), solved, info)
+        back = zip(pull(tuple(-v for v in u)), wanted, strict=True)
+        return self._trusted([g for g, want in back if want], solved, info)
 
-    def pushforward(self, outputs: Tensors, leaves: Tensors, constants: Tensors, steps: Tensors):
+    def pushforward(
+        self, outputs: Tensors, leaves: Tensors, constants: Tensors, steps: Tensors
+    ) -> Tensors:
         *constants, solved = constants
 
         def forward(v: Tensors, x: Tensors, leaves: Tensors) -> Tensors:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
 from funcloop._compat import forward_levels
 from funcloop._pytree import PyTree
-from funcloop.meta._attach import Halves, Tensors, attach, detached, halve, refuse_captured
+from funcloop.meta._attach import Halves, Tensors, Wanted, attach, detached, halve, refuse_captured
 from funcloop.meta._barrier import barrier
+
+#: `(leaves, constants) -> outputs`, all floating but the constants.
+Flat: TypeAlias = Callable[[Tensors, Tensors], tuple[Tensor, ...]]
 
 
 def remat(f: Callable[..., PyTree]) -> Callable[..., PyTree]:
@@ -41,32 +45,53 @@ def remat(f: Callable[..., PyTree]) -> Callable[..., PyTree]:
         given = halve(args)
         kept: list[Halves] = []
 
-        def floating(leaves: Tensors, constants: Tensors) -> tuple[torch.Tensor, ...]:
+        def floating(leaves: Tensors, constants: Tensors) -> tuple[Tensor, ...]:
             made = halve(f(*given.join(leaves, constants)))
-            kept[:] = [made]
+            if not kept:  # a recomputation has a graph, and would be held until the very end
+                kept.append(made)
             return tuple(made.leaves)
 
-        # One forward pass without a graph gives the values, and shows what `f` captured.
-        outputs = floating(detached(given.leaves), given.constants)
-        refuse_captured(outputs, "a rematerialised function")
+        outputs = _recomputed(floating, given.leaves, given.constants)
         (made,) = kept
-        rule = _Recompute(floating)
-        return made.join(attach(rule, outputs, given.leaves, given.constants), made.constants)
+        return made.join(outputs, made.constants)
 
     return rematerialised
 
 
+def _recomputed(f: Flat, leaves: Tensors, constants: Tensors) -> list[Tensor]:
+    # One pass without a graph gives the values, and shows what `f` captured.
+    outputs = f(detached(leaves), constants)
+    refuse_captured(outputs, "a rematerialised function")
+    return attach(_Recompute(f), outputs, leaves, constants)
+
+
 @dataclass(frozen=True)
 class _Recompute:
-    f: Callable[[Tensors, Tensors], tuple[torch.Tensor, ...]]
+    f: Flat
+    reads_outputs: bool = False
 
-    def pullback(self, outputs: Tensors, leaves: Tensors, constants: Tensors, grads: Tensors):
-        again = barrier(leaves, grads)
-        _, pull = torch.func.vjp(lambda *x: self.f(x, constants), *again)
-        return pull(tuple(grads))
+    def pullback(
+        self, outputs: Tensors, leaves: Tensors, constants: Tensors, grads: Tensors, wanted: Wanted
+    ) -> Tensors:
+        n = len(leaves)
+
+        def back(values: Tensors, constants: Tensors) -> tuple[Tensor, ...]:
+            again = barrier(values[:n], values[n:])
+
+            def f(*chosen: Tensor) -> tuple[Tensor, ...]:
+                rest = iter(chosen)
+                filled = [next(rest) if w else x for x, w in zip(again, wanted, strict=True)]
+                return self.f(filled, constants)
+
+            _, pull = torch.func.vjp(f, *[x for x, w in zip(again, wanted, strict=True) if w])
+            return pull(tuple(values[n:]))
+
+        # torch.func.grad keeps the graph of its backward pass, which would hold every step after
+        # all: so the backward pass is recomputed too, where it is differentiated.
+        return _recomputed(back, [*leaves, *grads], constants)
 
     def pushforward(
         self, outputs: Tensors, leaves: Tensors, constants: Tensors, steps: Tensors
-    ) -> Any:
+    ) -> Tensors:
         f = lambda *x: self.f(x, constants)  # noqa: E731  # the two lines read as one
         return torch.func.jvp(f, tuple(leaves), tuple(steps))[1]
