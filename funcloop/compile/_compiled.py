@@ -10,6 +10,7 @@ from funcloop._errors import StructureError
 from funcloop._pytree import Structure
 from funcloop.compile._compiled_graph import CompiledGraph, compile_traced
 from funcloop.compile._package import load_package, save_package
+from funcloop.compile._progress import compiling
 from funcloop.compile._retrace import differences
 from funcloop.compile._signature import Signature, as_leaves, signature
 from funcloop.compile._trace import Traced
@@ -24,12 +25,14 @@ class Lowered:
 
     def __init__(
         self,
+        name: str,
         traced: Traced,
         leaves: Sequence[Any],
         structure: Structure | str,
         donated: list[tuple[int, int]],
         backend: str | Callable[..., Any],
     ) -> None:
+        self._name = name
         self.traced = traced
         self._kind = signature(leaves, structure)
         self._rest = leaves, structure, donated, backend
@@ -40,7 +43,8 @@ class Lowered:
 
     def compile_graph(self) -> CompiledGraph:
         """The compiled graph alone, as `jit` keeps it."""
-        return compile_traced(self.traced, *self._rest)
+        with compiling(self._name, len(self.traced.graph.graph.nodes)):
+            return compile_traced(self.traced, *self._rest)
 
 
 class Compiled:

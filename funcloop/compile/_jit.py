@@ -51,7 +51,10 @@ class Jitted(Generic[P, R]):
         return explain_last(list(self._graphs))
 
     def __repr__(self) -> str:
-        return f"jit({getattr(self._f, '__qualname__', self._f)}, traces={self.traces})"
+        return f"jit({self._name()}, traces={self.traces})"
+
+    def _name(self) -> str:
+        return getattr(self._f, "__name__", type(self._f).__name__)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What `f(*args, **kwargs)` returns, by the graph for arguments of this kind."""
@@ -83,7 +86,7 @@ class Jitted(Generic[P, R]):
         traced = trace(self._call_unmarked, leaves, structure)
         args, _ = unflatten(structure, leaves)
         donated = match_arguments(args, self._donate, traced.fake_output)
-        return Lowered(traced, leaves, structure, donated, self._backend)
+        return Lowered(self._name(), traced, leaves, structure, donated, self._backend)
 
     def _run_checked(
         self, compiled: CompiledGraph, leaves: Sequence[Any], structure: Structure | str
@@ -142,7 +145,8 @@ def jit(
     The function is traced once for each structure, shapes, strides, dtypes and devices of its
     arguments, with torch.func's transforms and custom autograd Functions resolved, and the one flat
     graph is then compiled. Python in it runs at trace time only. Under `torch.func` transforms, and
-    inside another jitted function, the plain function runs.
+    inside another jitted function, the plain function runs. A compilation of over two seconds says
+    so on stderr, unless FUNCLOOP_PROGRESS=0 is set.
 
     Args:
         f: The function. Python numbers among its arguments become 0-d tensors, so that another
@@ -158,7 +162,8 @@ def jit(
 
     Returns:
         The compiled function. Its attribute `traces` counts the graphs, and `explain_retrace()`
-        says which argument made the last one necessary.
+        says which argument made the last one necessary. `lower(*example).compile()` compiles ahead
+        of time, and `.save(path)` of that writes the code to a file for `load_compiled`.
 
     Raises:
         TraceError: at the call, where the function looks at a tensor's value, writes into an
