@@ -266,7 +266,6 @@ class plain_modules:
                 torch_checkpoint._checkpoint_without_reentrant_generator = kind._generator
                 torch_checkpoint.CheckpointFunction = kind._function  # type: ignore[misc]
 
-
     @classmethod
     def depth(cls) -> int:
         """How many pure calls this thread is in."""
@@ -368,3 +367,35 @@ def runs_again() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def save_aot_package(
+    path: str, graph: GraphModule, fakes: Sequence[Tensor], metadata: dict[str, str]
+) -> None:
+    """Compile a flat graph into an AOTInductor package at `path`.
+
+    Why private: AOTInductor's documented entry points live in torch._inductor.
+    """
+    from torch._inductor import aoti_compile_and_package
+
+    examples = tuple(
+        torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device).zero_()
+        for fake in fakes
+    )
+    with torch.no_grad():
+        program = torch.export.export(graph, examples)
+        configs = {"aot_inductor.metadata": metadata}
+        aoti_compile_and_package(program, package_path=path, inductor_configs=configs)
+
+
+def load_aot_package(path: str) -> tuple[Callable[..., Sequence[Tensor]], dict[str, str]]:
+    """The callable of an AOTInductor package, and its metadata.
+
+    Why private: the documented loader imports Inductor and Dynamo, seconds of work that running
+    compiled code has no need of; this is the C++ loader beneath it.
+    """
+    from torch._C._aoti import AOTIModelPackageLoader
+
+    single_threaded, runners, device_index = False, 1, -1
+    loader = AOTIModelPackageLoader(path, "model", single_threaded, runners, device_index)
+    return lambda *tensors: loader.run(list(tensors)), loader.get_metadata()
