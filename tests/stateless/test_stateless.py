@@ -31,9 +31,9 @@ CASES = {
 
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("case", CASES)
-def test_nothing_is_changed(case: str, train: bool):
+def test_nothing_is_changed(case: str, train: bool, device: torch.device):
     make, x = CASES[case]
-    net = make().train(not train)
+    net, x = make().to(device).train(not train), x.to(device)
     before = module_state(net)
     model = stateless(net)
     params, buffers = model.init()
@@ -42,9 +42,9 @@ def test_nothing_is_changed(case: str, train: bool):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_evaluation_equals_the_module(case: str):
+def test_evaluation_equals_the_module(case: str, device: torch.device):
     make, x = CASES[case]
-    net = make().eval()
+    net, x = make().to(device).eval(), x.to(device)
     model = stateless(net)
     params, buffers = model.init()
     output, after = model.apply(params, buffers, x, train=False)
