@@ -27,7 +27,7 @@ OPTIMIZERS = {
     "amsgrad": (lambda lr: optim.adam(lr, amsgrad=True), 0.1),
     "adamw": (lambda lr: optim.adamw(lr, weight_decay=1e-4), 0.1),
     "nadam": (optim.nadam, 0.1),
-    "radam": (optim.radam, 0.02),
+    "radam": (optim.radam, 0.05),
     "adamax": (optim.adamax, 0.1),
     "rmsprop": (lambda lr: optim.rmsprop(lr, momentum=0.5), 0.01),
     "rmsprop_centered": (lambda lr: optim.rmsprop(lr, centered=True), 0.01),
