@@ -316,10 +316,11 @@ def tensor_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     """
     from torch._C._dynamo.guards import TensorGuards
 
+    # The stub says one list of sizes; the C++ takes one for each tensor (torch 2.13).
+    guards: Any = TensorGuards
     sizes = [list(tensor.shape) for tensor in tensors]
     strides = [list(tensor.stride()) for tensor in tensors]
-    guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-    return guards.check
+    return guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
 
 
 def is_seeded(operator: Any) -> bool:
