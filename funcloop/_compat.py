@@ -19,6 +19,7 @@ import torch.utils._python_dispatch as torch_dispatch
 import torch.utils._pytree as torch_pytree
 import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor
+from torch.utils._device import DeviceContext
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -55,16 +56,23 @@ def differentiating() -> bool:
 
 
 def transforming() -> bool:
-    """Whether any torch.func transform is running around us, or a tracer is watching.
+    """Whether a torch.func transform, a tracer or a torch function mode is running around us.
 
-    Why private: torch.func has no public question for this, nor has `make_fx`. A compiled function
-    called inside another transform or trace has to step aside and run as plain Python.
+    Why private: torch.func has no public question for this, nor have `make_fx` and the stack of
+    modes. A compiled function called inside any of them has to step aside and run as plain Python:
+    its graph would hide what they have to see, or keep what they said (a route's key) for ever.
     """
     return (
         torch_functorch.peek_interpreter_stack() is not None
         or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
         or torch.compiler.is_compiling()
+        or any(not isinstance(mode, DeviceContext) for mode in _function_modes())
     )
+
+
+def _function_modes() -> Iterator[Any]:
+    for place in range(torch._C._len_torch_function_stack()):
+        yield torch._C._get_function_stack_at(place)
 
 
 def trace_flat(
