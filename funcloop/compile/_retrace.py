@@ -23,7 +23,7 @@ def explain_last(signatures: Sequence[Signature]) -> str:
 def differences(new: Signature, old: Signature) -> Iterator[str]:
     """One line for each leaf in which the new signature differs from the old."""
     if new.ambient != old.ambient:
-        yield f"  default dtype or autocast is {new.ambient}, was {old.ambient}"
+        yield f"  default dtype, default device or autocast is {new.ambient}, was {old.ambient}"
     now = dict(zip(_paths(new), new.leaves, strict=True))
     before = dict(zip(_paths(old), old.leaves, strict=True))
     for path, leaf in now.items():

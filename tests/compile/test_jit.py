@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor, nn
 
-from funcloop import tree
+from funcloop import random, tree
 from funcloop._errors import ArgumentError, CompileError, RandomnessError, TraceError
 from funcloop.compile import jit
 from tests.laws import assert_jit_equal, assert_pure, assert_trees_equal
@@ -223,6 +223,25 @@ def test_inside_a_transform_or_another_jit_the_plain_function_runs() -> None:
     outer = semantic(lambda x: inner(x) + 1)
     assert outer(torch.ones(3)) == 4.0
     assert (inner.traces, outer.traces) == (0, 1)
+
+
+def test_inside_a_route_the_plain_function_runs_so_that_no_key_is_kept() -> None:
+    compiled = semantic(lambda x: torch.nn.functional.dropout(x, 0.5))
+    x = torch.ones(64)
+    with random.route(random.key(1)):
+        first = compiled(x)
+    with random.route(random.key(2)):
+        second = compiled(x)
+    assert not torch.equal(first, second)
+    assert compiled.traces == 0
+
+
+def test_the_default_device_is_part_of_the_key() -> None:
+    compiled = semantic(lambda x: (x, torch.ones(2)))
+    assert compiled(torch.ones(1))[1].device.type == "cpu"
+    with torch.device("meta"):
+        assert compiled(torch.ones(1))[1].device.type == "meta"
+    assert compiled.traces == 2
 
 
 def test_it_is_pure() -> None:
