@@ -6,6 +6,7 @@ is the same for all of them happens here, once.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -128,10 +129,8 @@ def _apart(scalar: Tensor) -> Tensor:
 def _leaf(
     formula: Callable[..., Any], update: Tensor, others: list[Tensor], kept: int, scalars: _Scalars
 ) -> tuple[Tensor, ...]:
-    dtype = torch.float32
-    for leaf in (update, *others):
-        dtype = torch.promote_types(dtype, leaf.dtype)
-    tensors = [leaf.to(dtype) for leaf in (update, *others)]
+    dtype = _wide(tuple([leaf.dtype for leaf in (update, *others)]))
+    tensors = [_cast(leaf, dtype) for leaf in (update, *others)]
     if dtype.is_complex:
         tensors = [torch.view_as_real(leaf.resolve_conj()) for leaf in tensors]
     results = formula(*tensors, *scalars.like(tensors[0]))
@@ -140,7 +139,18 @@ def _leaf(
     if dtype.is_complex:
         results = [torch.view_as_complex(result) for result in results]
     new_update, *new = results
-    return new_update, *[x.to(old.dtype) for x, old in zip(new, others[:kept], strict=True)]
+    return new_update, *[_cast(x, old.dtype) for x, old in zip(new, others[:kept], strict=True)]
+
+
+@functools.cache
+def _wide(dtypes: tuple[torch.dtype, ...]) -> torch.dtype:
+    """The dtype of the arithmetic: the widest, at least float32."""
+    return functools.reduce(torch.promote_types, dtypes, torch.float32)
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """`tensor.to(dtype)`, without the call where it would do nothing: there are many leaves."""
+    return tensor if tensor.dtype is dtype else tensor.to(dtype)
 
 
 def check_leaf(path: str, update: Tensor, others: Sequence[Tensor]) -> None:
@@ -164,6 +174,13 @@ def zeros_like(params: PyTree) -> PyTree:
     return tree.map(
         lambda p: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)), params
     )
+
+
+def add_square(x: Tensor, g: Tensor, share: Any) -> Tensor:
+    """`x + share * g * g`, in one pass where the share is a number."""
+    if isinstance(share, Tensor):
+        return torch.addcmul(x, g, g * share)
+    return torch.addcmul(x, g, g, value=share)
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
