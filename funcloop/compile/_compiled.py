@@ -1,120 +1,102 @@
-"""One compiled graph, and how its flat results become the function's result."""
+"""Ahead of time: a function lowered from example arguments, and compiled for their kind alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from os import PathLike
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from funcloop._compat import compile_graph
-from funcloop._errors import TraceError
-from funcloop._pytree import Structure, paths_of
-from funcloop.compile._dispatch import Dispatch
-from funcloop.compile._donation import Donated, Lost, check_unaliased, fresh_alias, spend
-from funcloop.compile._graph import prepare
-from funcloop.compile._straight import Builder, builder
+from funcloop._errors import StructureError
+from funcloop._pytree import Structure
+from funcloop.compile._compiled_graph import CompiledGraph, compile_traced
+from funcloop.compile._package import load_package, save_package
+from funcloop.compile._progress import compiling
+from funcloop.compile._retrace import differences
+from funcloop.compile._signature import Signature, as_leaves, signature
 from funcloop.compile._trace import Traced
 
 
-class Compiled(NamedTuple):
-    """What a jitted function keeps for one kind of arguments.
+class Lowered:
+    """A function traced for one kind of arguments; made by `jit(f).lower(*example)`.
 
     Attributes:
-        call: Takes the tensor leaves, returns the outputs that are not donated.
-        inputs: Places of the tensor leaves among all leaves.
-        constants: Leaves of the result, None where a tensor goes.
-        kept: Places in the result of what `call` returns.
-        donated: Pairs (place among the leaves, place in the result).
-        others: Places of the tensor leaves that are not donated.
-        paths: The path of each donated leaf.
-        captured: Tensors held as constants, each with the version that was traced.
-        dispatch: Takes arguments of just this kind apart, quickly.
-        build: Puts the result together.
+        traced: The graph and what surrounds it; `print(lowered.traced.graph.code)` shows it.
     """
 
-    call: Callable[..., Sequence[Tensor]]
-    inputs: list[int]
-    constants: list[Any]
-    kept: list[int]
-    donated: list[tuple[int, int]]
-    others: list[int]
-    paths: list[str]
-    captured: list[tuple[Tensor, int]]
-    dispatch: Dispatch
-    build: Builder
+    def __init__(
+        self,
+        name: str,
+        traced: Traced,
+        leaves: Sequence[Any],
+        structure: Structure | str,
+        donated: list[tuple[int, int]],
+        backend: str | Callable[..., Any],
+    ) -> None:
+        self._name = name
+        self.traced = traced
+        self._kind = signature(leaves, structure)
+        self._rest = leaves, structure, donated, backend
 
-    def run(self, leaves: Sequence[Any]) -> Any:
-        """The function's result for arguments of this kind; donated leaves are spent.
+    def compile(self) -> Compiled:
+        """Compile the graph."""
+        return Compiled(self.compile_graph(), self._kind, self.traced)
+
+    def compile_graph(self) -> CompiledGraph:
+        """The compiled graph alone, as `jit` keeps it."""
+        with compiling(self._name, len(self.traced.graph.graph.nodes)):
+            return compile_traced(self.traced, *self._rest)
+
+
+class Compiled:
+    """A function compiled for one kind of arguments; made by `Lowered.compile` or `load_compiled`.
+
+    A call looks at structure, shapes, strides, dtypes and devices, and runs; it never traces.
+    """
+
+    def __init__(self, graph: CompiledGraph, kind: Signature, traced: Traced | None) -> None:
+        self._graph = graph
+        self._kind = kind
+        self._traced = traced
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's result.
 
         Raises:
-            TraceError: a captured tensor is no longer what it was.
-            DonationError: a donated leaf shares its storage.
+            StructureError: these arguments are of another kind than the example.
         """
-        for tensor, version in self.captured:
-            if tensor._version != version:
-                _refuse_changed(tensor)
-        donated = [leaves[i] for i, _ in self.donated]
-        if donated:
-            check_unaliased(donated, [leaves[i] for i in self.others], self.paths)
-        result = list(self.constants)
-        try:
-            with torch.no_grad():
-                outputs = self.call(*[leaves[i] for i in self.inputs])
-                for place, output in zip(self.kept, outputs, strict=True):
-                    result[place] = output
-                for i, place in self.donated:
-                    if result[place] is not None:  # it was not written inside the graph
-                        leaves[i].copy_(result[place])
-                    result[place] = fresh_alias(leaves[i])
-        except BaseException:
-            spend(donated, Lost)
-            raise
-        spend(donated, Donated)
-        return self.build(result)
+        leaves = self._graph.dispatch((args, kwargs))
+        if leaves is None:
+            leaves, structure = as_leaves((args, kwargs))
+            given = signature(leaves, structure)._replace(ambient=self._kind.ambient)
+            if given != self._kind:
+                raise StructureError(
+                    "a compiled function takes arguments of the kind it was lowered for",
+                    "; ".join(line.strip() for line in differences(given, self._kind)),
+                    "lower it for these arguments, or call the jitted function",
+                )
+        return self._graph.run(leaves)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the compiled code and what a call needs into one file (an AOTInductor package).
+
+        It runs with the same torch version, on the same kind of device and processor. The file
+        appears whole or not at all.
+
+        Args:
+            path: Where to; the name ends in `.pt2`.
+
+        Raises:
+            StructureError: arguments or results hold containers or constants that JSON cannot.
+            CompileError: the function was itself loaded from a file.
+        """
+        save_package(path, self._graph, self._kind, self._traced)
 
 
-def compile_traced(
-    traced: Traced,
-    leaves: Sequence[Any],
-    structure: Structure | str,
-    donated: list[tuple[int, int]],
-    backend: str | Callable[..., Any],
-) -> Compiled:
-    """Compile a traced function.
+def load_compiled(path: str | PathLike[str]) -> Compiled:
+    """A function that `Compiled.save` wrote, without tracing or compiling anything.
 
-    Args:
-        traced: Its graph, which is changed in place.
-        leaves: The leaves of the arguments that it was traced with.
-        structure: Their structure.
-        donated: Pairs (place among the leaves, place in the result).
-        backend: A torch.compile backend.
+    Raises:
+        CompileError: the file is no such package, or was made by another torch version, or for a
+            device or processor that is not here.
     """
-    inputs = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    outputs = [o for o, constant in enumerate(traced.constants) if constant is None]
-    flat_input = {place: number for number, place in enumerate(inputs)}
-    flat_output = {place: number for number, place in enumerate(outputs)}
-    kept = prepare(traced.graph, [(flat_input[i], flat_output[o]) for i, o in donated])
-    given = {i for i, _ in donated}
-    paths = paths_of(structure)
-    return Compiled(
-        call=compile_graph(traced.graph, traced.fakes, backend),
-        inputs=inputs,
-        constants=traced.constants,
-        kept=[outputs[o] for o in kept],
-        donated=donated,
-        others=[i for i in inputs if i not in given],
-        paths=[paths[i] for i, _ in donated],
-        captured=[(tensor, tensor._version) for tensor in traced.captured],
-        dispatch=Dispatch(leaves, structure),
-        build=builder(traced.output),
-    )
-
-
-def _refuse_changed(tensor: Tensor) -> None:
-    raise TraceError(
-        "a tensor that a jitted function captures is a constant",
-        f"a captured tensor of shape {tuple(tensor.shape)} was changed after tracing",
-        "pass it as an argument",
-    )
+    return Compiled(*load_package(path), None)

@@ -9,7 +9,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from funcloop._compat import transforming
 from funcloop._pytree import Structure, unflatten
 from funcloop.compile._check import CHECKED_CALLS, check_equal, expected
-from funcloop.compile._compiled import Compiled, compile_traced
+from funcloop.compile._compiled import Lowered
+from funcloop.compile._compiled_graph import CompiledGraph
 from funcloop.compile._donation import match_arguments
 from funcloop.compile._retrace import explain_last
 from funcloop.compile._signature import Signature, Static, as_leaves, signature
@@ -37,8 +38,8 @@ class Jitted(Generic[P, R]):
         self._static = static
         self._backend = backend
         self._to_check = CHECKED_CALLS if debug else 0
-        self._graphs: dict[Signature, Compiled] = {}
-        self._last: Compiled | None = None
+        self._graphs: dict[Signature, CompiledGraph] = {}
+        self._last: CompiledGraph | None = None
 
     @property
     def traces(self) -> int:
@@ -50,7 +51,10 @@ class Jitted(Generic[P, R]):
         return explain_last(list(self._graphs))
 
     def __repr__(self) -> str:
-        return f"jit({getattr(self._f, '__qualname__', self._f)}, traces={self.traces})"
+        return f"jit({self._name()}, traces={self.traces})"
+
+    def _name(self) -> str:
+        return getattr(self._f, "__name__", type(self._f).__name__)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What `f(*args, **kwargs)` returns, by the graph for arguments of this kind."""
@@ -66,22 +70,26 @@ class Jitted(Generic[P, R]):
                 return self._run_checked(compiled, leaves, structure)
         return compiled.run(leaves)
 
-    def _find(self, leaves: Sequence[Any], structure: Structure | str) -> Compiled:
+    def _find(self, leaves: Sequence[Any], structure: Structure | str) -> CompiledGraph:
         key = signature(leaves, structure)
         compiled = self._graphs.get(key)
         if compiled is None:
-            compiled = self._graphs[key] = self._compile(leaves, structure)
+            compiled = self._graphs[key] = self._lower(leaves, structure).compile_graph()
         self._last = compiled
         return compiled
 
-    def _compile(self, leaves: Sequence[Any], structure: Structure | str) -> Compiled:
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
+        """Trace for arguments of this kind, ahead of time; `.compile()` then compiles the graph."""
+        return self._lower(*as_leaves(self._mark_static(args, kwargs)))
+
+    def _lower(self, leaves: Sequence[Any], structure: Structure | str) -> Lowered:
         traced = trace(self._call_unmarked, leaves, structure)
         args, _ = unflatten(structure, leaves)
         donated = match_arguments(args, self._donate, traced.fake_output)
-        return compile_traced(traced, leaves, structure, donated, self._backend)
+        return Lowered(self._name(), traced, leaves, structure, donated, self._backend)
 
     def _run_checked(
-        self, compiled: Compiled, leaves: Sequence[Any], structure: Structure | str
+        self, compiled: CompiledGraph, leaves: Sequence[Any], structure: Structure | str
     ) -> R:
         self._to_check -= 1
         want = expected(self._call_unmarked, leaves, structure)
@@ -137,7 +145,8 @@ def jit(
     The function is traced once for each structure, shapes, strides, dtypes and devices of its
     arguments, with torch.func's transforms and custom autograd Functions resolved, and the one flat
     graph is then compiled. Python in it runs at trace time only. Under `torch.func` transforms, and
-    inside another jitted function, the plain function runs.
+    inside another jitted function, the plain function runs. A compilation of over two seconds says
+    so on stderr, unless FUNCLOOP_PROGRESS=0 is set.
 
     Args:
         f: The function. Python numbers among its arguments become 0-d tensors, so that another
@@ -153,7 +162,8 @@ def jit(
 
     Returns:
         The compiled function. Its attribute `traces` counts the graphs, and `explain_retrace()`
-        says which argument made the last one necessary.
+        says which argument made the last one necessary. `lower(*example).compile()` compiles ahead
+        of time, and `.save(path)` of that writes the code to a file for `load_compiled`.
 
     Raises:
         TraceError: at the call, where the function looks at a tensor's value, writes into an

@@ -16,13 +16,14 @@ def explain_last(signatures: Sequence[Signature]) -> str:
     if len(signatures) == 1:
         return "one graph: nothing was re-traced"
     *earlier, last = signatures
-    differences = min((list(_differences(last, old)) for old in earlier), key=len)
-    return "\n".join([f"graph {len(signatures)} was made, because", *differences])
+    fewest = min((list(differences(last, old)) for old in earlier), key=len)
+    return "\n".join([f"graph {len(signatures)} was made, because", *fewest])
 
 
-def _differences(new: Signature, old: Signature) -> Iterator[str]:
+def differences(new: Signature, old: Signature) -> Iterator[str]:
+    """One line for each leaf in which the new signature differs from the old."""
     if new.ambient != old.ambient:
-        yield f"  default dtype or autocast is {new.ambient}, was {old.ambient}"
+        yield f"  default dtype, default device or autocast is {new.ambient}, was {old.ambient}"
     now = dict(zip(_paths(new), new.leaves, strict=True))
     before = dict(zip(_paths(old), old.leaves, strict=True))
     for path, leaf in now.items():

@@ -92,9 +92,10 @@ def _spec(leaf: Any) -> TensorSpec | ConstantSpec:
 
 def ambient() -> Hashable:
     """Settings outside the arguments that decide what an operator does."""
+    defaults = torch.get_default_dtype(), torch.get_default_device()
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        return torch.get_default_dtype(), *_autocast("cpu"), *_autocast("cuda")
-    return torch.get_default_dtype()
+        return *defaults, *_autocast("cpu"), *_autocast("cuda")
+    return defaults
 
 
 def _autocast(device: str) -> tuple[bool, torch.dtype]:

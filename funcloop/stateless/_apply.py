@@ -10,6 +10,7 @@ from torch import Tensor
 from funcloop._compat import plain_modules
 from funcloop._pytree import tree_map
 from funcloop._types import Key
+from funcloop.stateless._created import no_new_parameters
 from funcloop.stateless._explain import explain
 from funcloop.stateless._guard import Guard, NeedsCopy
 from funcloop.stateless._plan import Plan
@@ -66,7 +67,7 @@ class Apply:
         guard = Guard(key, values, fresh, watched, plan)
         with Swapped(plan, {**values, **fresh}, flags) as module:
             try:
-                with plain_modules(), guard:
+                with plain_modules(), no_new_parameters(), guard:
                     output = plan.net(*args, **kwargs)
             except Exception as error:
                 refusal = explain(error, plan.module_names)

@@ -16,7 +16,7 @@ from funcloop.random import route
 from funcloop.stateless._explain import module_of
 from funcloop.stateless._plan import Plan
 from funcloop.stateless._rules import RULES
-from funcloop.stateless._writes import Function
+from funcloop.stateless._writes import Function, into_out
 
 
 class NeedsCopy(BaseException):  # no forward may catch it
@@ -81,20 +81,16 @@ class Guard(route):
         rule = RULES[func]
         if rule is not None:
             return rule(self, func, *args, **kwargs or {})
-        if kwargs and (kwargs.get("inplace") or kwargs.get("out") is not None):
-            self._note_keywords(args, kwargs)
+        if kwargs:
+            if kwargs.get("inplace"):
+                self.note_write(args[0] if args else next(iter(kwargs.values())))
+            if kwargs.get("out") is not None:
+                return into_out(self, func, *args, **kwargs)
         return super().__torch_function__(func, types, args, kwargs)
 
     def proceed(self, func: Function, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function; random numbers come from the key."""
         return super().__torch_function__(func, (), args, kwargs)
-
-    def _note_keywords(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if kwargs.get("inplace"):
-            self.note_write(args[0] if args else next(iter(kwargs.values())))
-        if kwargs.get("out") is not None:
-            for target in flatten(kwargs["out"])[0]:
-                self.note_write(target)
 
     def note_write(self, target: Any) -> None:
         """Allow or refuse a write into `target` that is about to happen.

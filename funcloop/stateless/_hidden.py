@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from funcloop._compat import storage_of
 from funcloop._errors import HiddenStateError, UnsupportedError
@@ -181,6 +182,16 @@ def _is_plain_object(value: Any) -> bool:
     foreign = kind.__module__.split(".")[0] in ("builtins", "torch", "numpy", "funcloop")
     ours = not isinstance(value, (type, types.ModuleType, types.FunctionType, Mapping))
     return ours and not foreign and hasattr(value, "__dict__")
+
+
+def refuse_lazy(tensor: Tensor, name: str) -> None:
+    """Raises HiddenStateError for a parameter or buffer that has no shape yet."""
+    if is_lazy(tensor):
+        raise HiddenStateError(
+            "a lazy module has no parameters before its first call",
+            f"{name} is uninitialised",
+            "pass one dummy batch through the module first",
+        )
 
 
 def mutable_attributes(modules: Iterable[nn.Module]) -> Iterator[Any]:

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
-from funcloop._errors import HiddenStateError, StructureError
+from funcloop._errors import StructureError
 from funcloop.stateless._computed import computed_attributes
 from funcloop.stateless._hidden import (
     Held,
     mutable_attributes,
     refuse_backward_hooks,
     refuse_hidden,
+    refuse_lazy,
     refuse_shared_memory,
     scan,
 )
@@ -208,21 +208,12 @@ def _leaves(
             if tensor is None:
                 empty.append(Slot(container, local, name))
                 continue
-            _refuse_lazy(tensor, name)
+            refuse_lazy(tensor, name)
             if id(tensor) not in names:
                 names[id(tensor)] = name
                 leaves[name] = tensor
             slots.append(Slot(container, local, names[id(tensor)]))
     return leaves, slots, empty
-
-
-def _refuse_lazy(tensor: Tensor, name: str) -> None:
-    if is_lazy(tensor):
-        raise HiddenStateError(
-            "a lazy module has no parameters before its first call",
-            f"{name} is uninitialised",
-            "pass one dummy batch through the module first",
-        )
 
 
 def _tensor_attributes(

@@ -200,7 +200,13 @@ def stateless(net: nn.Module, *, allow_hidden: Pattern = ()) -> Stateless:
     Compiled modules (`torch.compile`), `DataParallel` and `DistributedDataParallel` are looked
     through at any depth, and names carry no prefix of theirs. A ScriptModule is refused.
     Checkpointed blocks (`torch.utils.checkpoint`) run as plain calls, and torch's attention leaves
-    its inference-only fast path.
+    its inference-only fast path. Sparse embedding gradients become dense.
+
+    Under the transforms of torch.func, recurrent nets, attention, embedding bags and bilinear
+    layers run in plain operators, equal to torch's own, where those have no rule. A norm in
+    training mode under vmap needs running statistics of each member.
+
+    Calls of one module from several threads wait for each other.
 
     Args:
         net: Any module that is finished: later changes of its layers are refused.

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor, nn
 
-from funcloop import tree
+from funcloop import random, tree
 from funcloop._errors import ArgumentError, CompileError, RandomnessError, TraceError
 from funcloop.compile import jit
 from tests.laws import assert_jit_equal, assert_pure, assert_trees_equal
@@ -225,6 +225,25 @@ def test_inside_a_transform_or_another_jit_the_plain_function_runs() -> None:
     assert (inner.traces, outer.traces) == (0, 1)
 
 
+def test_inside_a_route_the_plain_function_runs_so_that_no_key_is_kept() -> None:
+    compiled = semantic(lambda x: torch.nn.functional.dropout(x, 0.5))
+    x = torch.ones(64)
+    with random.route(random.key(1)):
+        first = compiled(x)
+    with random.route(random.key(2)):
+        second = compiled(x)
+    assert not torch.equal(first, second)
+    assert compiled.traces == 0
+
+
+def test_the_default_device_is_part_of_the_key() -> None:
+    compiled = semantic(lambda x: (x, torch.ones(2)))
+    assert compiled(torch.ones(1))[1].device.type == "cpu"
+    with torch.device("meta"):
+        assert compiled(torch.ones(1))[1].device.type == "meta"
+    assert compiled.traces == 2
+
+
 def test_it_is_pure() -> None:
     assert_pure(semantic(lambda s, x: ({"w": s["w"] + x}, x.sum())), {"w": torch.ones(2)}, 3.0)
 
@@ -288,6 +307,14 @@ def test_a_draw_without_a_key_is_refused_at_the_users_line() -> None:
     with pytest.raises(RandomnessError, match=r"aten.rand.*`return x \+ torch.rand\(3\)`"):
         semantic(noisy)(torch.ones(3))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_attention_that_drops_nothing_draws_nothing() -> None:
+    q = torch.randn(2, 2, 4, 8)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    assert_jit_equal(lambda q: attend(q, q, q, is_causal=True), q)
+    with pytest.raises(RandomnessError, match=r"attention|dropout|bernoulli"):
+        semantic(lambda q: attend(q, q, q, dropout_p=0.5))(q)
 
 
 def test_writing_into_an_argument_is_refused_by_path() -> None:

@@ -20,11 +20,11 @@ KINDS = {
 }
 
 
-def members(kind: str):
+def members(kind: str, device: torch.device):
     """Two members: params, buffers and an input of each."""
-    net = KINDS[kind]()
+    net = KINDS[kind]().to(device)
     params, buffers = stateless(net).init()
-    x = torch.randn(2, 4, 3, 5, generator=generator(), dtype=torch.float64)
+    x = torch.randn(2, 4, 3, 5, generator=generator(), dtype=torch.float64).to(device)
     other = {name: 0.5 * b if b.is_floating_point() else b + 3 for name, b in buffers.items()}
     return net, [
         (params, buffers, x[0]),
@@ -42,8 +42,10 @@ def value_and_grad(model, train):
 
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_ensemble_keeps_the_statistics_of_each_member(kind: str, train: bool):
-    net, batch = members(kind)
+def test_an_ensemble_keeps_the_statistics_of_each_member(
+    kind: str, train: bool, device: torch.device
+):
+    net, batch = members(kind, device)
     given = snapshot(batch)
     assert_vmap_equal(value_and_grad(stateless(net), train), *batch)
     assert_trees_equal(batch, given)

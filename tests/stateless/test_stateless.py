@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from funcloop._errors import RandomnessError, StructureError, UnsupportedError
+from funcloop._errors import HiddenStateError, RandomnessError, StructureError, UnsupportedError
 from funcloop.random import key
 from funcloop.stateless import stateless
 from tests.cases import MLP, ConvNet, Tied, classification, generator
@@ -31,9 +31,9 @@ CASES = {
 
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("case", CASES)
-def test_nothing_is_changed(case: str, train: bool):
+def test_nothing_is_changed(case: str, train: bool, device: torch.device):
     make, x = CASES[case]
-    net = make().train(not train)
+    net, x = make().to(device).train(not train), x.to(device)
     before = module_state(net)
     model = stateless(net)
     params, buffers = model.init()
@@ -42,9 +42,9 @@ def test_nothing_is_changed(case: str, train: bool):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_evaluation_equals_the_module(case: str):
+def test_evaluation_equals_the_module(case: str, device: torch.device):
     make, x = CASES[case]
-    net = make().eval()
+    net, x = make().to(device).eval(), x.to(device)
     model = stateless(net)
     params, buffers = model.init()
     output, after = model.apply(params, buffers, x, train=False)
@@ -256,6 +256,8 @@ class Writes(nn.Module):
             self.weight.data[:1].zero_()
         elif self.what == "new parameter":
             self.weight = nn.Parameter(torch.zeros(2))
+        elif self.what == "replaced parameter":
+            self._parameters["weight"] = self.weight * 0
         elif self.what == "out":
             torch.add(x[0], x[0], out=self.weight.data)
         elif self.what == "operator":
@@ -268,7 +270,8 @@ class Writes(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "what", ["parameter", "parameter data", "new parameter", "out", "operator"]
+    "what",
+    ["parameter", "parameter data", "new parameter", "replaced parameter", "out", "operator"],
 )
 @pytest.mark.parametrize("transform", ["plain", "grad", "vmap"])
 def test_a_written_parameter_is_refused_before_harm(what: str, transform: str):
@@ -287,7 +290,8 @@ def test_a_written_parameter_is_refused_before_harm(what: str, transform: str):
         "vmap": torch.func.vmap(output, (None, 0)),
     }
     x = torch.ones(3, 1, 2) if transform == "vmap" else torch.ones(1, 2)
-    with pytest.raises(UnsupportedError, match="parameter weight"):
+    kind = HiddenStateError if what == "new parameter" else UnsupportedError
+    with pytest.raises(kind, match="parameter weight"):
         f[transform](params, x)
     assert_trees_equal(params, given)
     assert_module_unchanged(net, before)
