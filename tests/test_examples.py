@@ -45,6 +45,28 @@ def test_digits(
     assert len((out / "metrics.jsonl").read_text().splitlines()) > 6
 
 
+def test_maml_sine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "run"
+    run("maml_sine.py", "--steps", "3", "--no-jit", "--out", str(out), monkeypatch=monkeypatch)
+    assert re.search(r"ours / baseline: [\d.]+", capsys.readouterr().out)
+    assert (out / "adaptation.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_maml_digits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    run("maml_digits.py", "--steps", "2", "--no-jit", monkeypatch=monkeypatch)
+    found = re.findall(r"meta-learned ([\d.]+)", capsys.readouterr().out)
+    assert len(found) == 3
+    assert min(map(float, found)) > 0.5  # a third is chance
+
+
+def test_bilevel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    run("bilevel.py", "--steps", "2", monkeypatch=monkeypatch)
+    found = re.findall(r"told apart ([\d.]+)", capsys.readouterr().out)
+    assert float(found[-1]) > 0.9
+
+
 def test_every_example_has_a_test():
     tests = {f"{name.removeprefix('test_')}.py" for name in globals() if name.startswith("test_")}
     assert tests >= EXAMPLES

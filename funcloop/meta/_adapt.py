@@ -97,10 +97,10 @@ class InnerLoop:
         tx = self._transform(hyper)
         at = detach if self.order == 1 else lambda x: x
 
-        def loss_fn(head: Params, buffers: Buffers, batch: Batch, key: Key) -> Any:
+        def head_loss(head: Params, buffers: Buffers, batch: Batch, key: Key) -> Any:
             return self.loss_fn(tree.combine(head, at(body)), buffers, batch, key)
 
-        loss_fn = read_only(loss_fn) if self.statistics == "frozen" else loss_fn
+        loss_fn = read_only(head_loss) if self.statistics == "frozen" else head_loss
         estimate = value_and_grad(loss_fn)(at(head), buffers, support, key)
         updates, opt_state = tx.update(estimate.grads, opt_state, head, value=estimate.loss)
         metrics = {"loss": estimate.loss, **estimate.metrics}

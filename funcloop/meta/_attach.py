@@ -105,9 +105,9 @@ class _Attach(torch.autograd.Function):
         return (None, *[None] * call.outputs, *filled, *[None] * len(constants))
 
     @staticmethod
-    def jvp(ctx: Any, _: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
         outputs, leaves, constants = ctx.call.saved(ctx.saved_tensors)
-        kept, steps, _ = ctx.call.split(tangents)
+        kept, steps, _ = ctx.call.split(tangents[1:])
         filled = [
             torch.zeros_like(x) if t is None else t for x, t in zip(leaves, steps, strict=True)
         ]

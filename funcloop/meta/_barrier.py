@@ -45,9 +45,9 @@ class _Barrier(torch.autograd.Function):
         return (None, *grads, *[None] * ctx.rest)
 
     @staticmethod
-    def jvp(ctx: Any, _: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        return tuple(None if t is None else t.clone() for t in tangents[: ctx.n])
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor | None, ...]:
+        return tuple(None if t is None else t.clone() for t in tangents[1 : ctx.n + 1])
 
     @staticmethod
-    def vmap(info: Any, in_dims: Sequence[int | None], n: int, *tensors: Tensor) -> Any:
-        return _Barrier.apply(n, *tensors), tuple(in_dims[1 : n + 1])
+    def vmap(info: Any, in_dims: Sequence[int | None], *args: Any) -> Any:
+        return _Barrier.apply(*args), tuple(in_dims[1 : args[0] + 1])

@@ -79,11 +79,11 @@ class _Implicit:
         *constants, solved = constants
 
         def transposed(v: Tensors, x: Tensors, leaves: Tensors) -> Tensors:
-            _, pull = torch.func.vjp(lambda *x: self.f(x, leaves, constants), *x)
+            pull = torch.func.vjp(lambda *x: self.f(x, leaves, constants), *x)[1]
             return list(pull(tuple(v)))
 
         u, info = self.solver(transposed, list(grads), list(outputs), list(leaves))
-        _, pull = torch.func.vjp(lambda *a: self.f(outputs, a, constants), *leaves)
+        pull = torch.func.vjp(lambda *a: self.f(outputs, a, constants), *leaves)[1]
         back = zip(pull(tuple(-v for v in u)), wanted, strict=True)
         return self._trusted([g for g, want in back if want], solved, info)
 

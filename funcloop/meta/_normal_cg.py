@@ -37,7 +37,7 @@ def normal_cg(
     steps = length(maxiter, bound)
 
     def solve(matvec: FlatMatvec, b: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
-        _, pull = torch.func.vjp(matvec, torch.zeros_like(b))
+        pull = torch.func.vjp(matvec, torch.zeros_like(b))[1]
 
         def going(state: tuple[Tensor, ...]) -> Tensor:
             _, r, _, square = state

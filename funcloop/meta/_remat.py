@@ -83,7 +83,7 @@ class _Recompute:
                 filled = [next(rest) if w else x for x, w in zip(again, wanted, strict=True)]
                 return self.f(filled, constants)
 
-            _, pull = torch.func.vjp(f, *[x for x, w in zip(again, wanted, strict=True) if w])
+            pull = torch.func.vjp(f, *[x for x, w in zip(again, wanted, strict=True) if w])[1]
             return pull(tuple(values[n:]))
 
         # torch.func.grad keeps the graph of its backward pass, which would hold every step after

@@ -81,11 +81,15 @@ class MetaGradFn:
         tasks = as_tasks(batch, key)
         size = len(tasks.keys) if self.chunk is None else self.chunk
         with no_outer_graph():
-            parts = [tree.map(lambda x, i=i: x[i : i + size], tasks) for i in _starts(tasks, size)]
+            parts = [_slice(tasks, i, size) for i in _starts(tasks, size)]
             first, *rest = [self.grad_fn(params, buffers, part, key) for part in parts]
             for estimate in rest:
                 first = first.combine(estimate)
         return first
+
+
+def _slice(tasks: Tasks, start: int, size: int) -> Tasks:
+    return tree.map(lambda x: x[start : start + size], tasks)
 
 
 def _starts(tasks: Tasks, size: int) -> range:
@@ -114,7 +118,8 @@ def as_tasks(batch: Batch, key: Key) -> Tasks:
     keys = random.split(key, next(iter(counts.values())))
     if weight is None:
         return Tasks(support, query, None, keys)
-    return Tasks(*_without_padding((support, query), weight), weight, keys)
+    support, query = _without_padding((support, query), weight)
+    return Tasks(support, query, weight, keys)
 
 
 def _without_padding(sets: PyTree, weight: Tensor) -> PyTree:
