@@ -223,14 +223,13 @@ def values_are_known(tensor: Tensor) -> bool:
 
     Why private: neither fake tensors nor `make_fx` have a public question for this.
     """
-    from torch._subclasses.fake_tensor import FakeTensor
-
     *_, plain = wrapper_chain(tensor)
+    fakes = sys.modules.get("torch._subclasses.fake_tensor")  # not imported: there are none yet
     tracing = (
         torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
         or torch.compiler.is_compiling()
     )
-    return not (tracing or isinstance(plain, FakeTensor) or plain.is_meta)
+    return not (tracing or plain.is_meta or (fakes and isinstance(plain, fakes.FakeTensor)))
 
 
 def batch_levels(tensor: Tensor) -> frozenset[int]:

@@ -17,6 +17,7 @@ from funcloop.meta import (
     per_step,
     per_step_buffers,
     reptile,
+    unroll,
 )
 from funcloop.stateless import stateless
 from tests.laws import (
@@ -25,6 +26,7 @@ from tests.laws import (
     assert_pure,
     assert_trees_close,
     assert_trees_equal,
+    assert_vmap_equal,
 )
 from tests.meta import naive
 
@@ -364,6 +366,52 @@ def test_b24_meta_steps_do_not_chain_graphs():
             gc.collect()
             counts.append(sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects()))
     assert counts[1] <= counts[0]
+
+
+def test_composes_with_grad_and_vmap():
+    params, batch = naive.start(), naive.task_batch(2)
+    grad_fn = maml(naive.loss_fn, optim.sgd(0.1), 2)
+    assert_trees_close(
+        torch.func.grad(lambda p: grad_fn(p, {}, batch, KEY).loss)(params),
+        grad_fn(params, {}, batch, KEY).grads,
+        1e-10,
+    )
+    members = [(params, random.key(0)), (naive.start(1), random.key(1))]
+    assert_vmap_equal(lambda p, key: grad_fn(p, {}, batch, key), *members, rtol=1e-10)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_adam_in_the_inner_loop_gives_no_nan_where_gradients_vanish(order):
+    params = naive.start() | {"idle": torch.ones(2, dtype=F64)}
+    params["body.bias"] = params["body.bias"] - 1e6  # every unit saturated: zero gradients
+    grads = maml(naive.loss_fn, optim.adam(0.1), 3, order=order)(
+        params, {}, naive.task_batch(2), KEY
+    ).grads
+    assert all(g.isfinite().all() for g in grads.values())
+    assert not grads["idle"].any()
+
+
+def test_a_whole_training_step_can_be_unrolled_and_differentiated():
+    from funcloop.estimators import value_and_grad
+    from funcloop.step import TrainState, train_step
+
+    tx = optim.adam(0.1, eps=1e-3)
+    step = train_step(value_and_grad(naive.loss_fn), tx)
+    (xs, ys), _ = naive.task_batch(1)
+    state = TrainState.create(naive.start(), {}, tx, key=KEY)
+    want = state
+    for _ in range(4):
+        want, _ = step(want, (xs[0], ys[0]))
+    for remat in (False, True):
+        got, metrics = unroll(step, 4, remat=remat)(state, (xs[0], ys[0]))
+        assert_trees_close(got, want)
+        assert metrics["loss"].shape == (4,)
+
+    def last(x, remat):
+        return unroll(step, 4, remat=remat)(state, (x, ys[0]))[1]["loss"][-1]
+
+    got, want = (torch.func.grad(last)(xs[0], remat) for remat in (True, False))
+    assert_trees_close(got, want, 1e-10)
 
 
 def test_dtypes_are_kept():

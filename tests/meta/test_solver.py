@@ -141,7 +141,8 @@ def test_tolerance_and_limit_may_be_tensors_and_do_not_retrace():
         int(solve(torch.tensor(rtol), torch.tensor(n), torch.ones(6, dtype=F64)).iterations)
         for rtol, n in [(1e-9, 12), (1e-1, 12), (1e-9, 2)]
     ]
-    assert counts[0] >= 6 > counts[1] >= counts[2] == 2 or counts[1] <= 2 == counts[2]
+    assert counts[0] > counts[1] >= 1
+    assert counts[2] == 2
     assert solve.traces == 1
     with pytest.raises(ArgumentError, match="bound="):
         cg(maxiter=torch.tensor(3))
