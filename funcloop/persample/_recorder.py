@@ -1,0 +1,258 @@
+"""Sees how a forward uses its parameters: by a rule, through something computed, or otherwise."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from funcloop._errors import UnsupportedError
+from funcloop._pytree import flatten
+from funcloop.persample._factors import Factor
+from funcloop.persample._piece import Piece, hide, moves
+from funcloop.persample._use import Rule
+
+
+class Known(NamedTuple):
+    """A tensor of the forward that is a parameter, or computed from parameters alone.
+
+    Attributes:
+        tensor: As the forward has it; autograd sees every use that no rule explains.
+        twin: The same value, handed to functions whose rule explains the use.
+        piece: How it is computed.
+        version: Of `tensor`, when it was made.
+    """
+
+    tensor: Tensor
+    twin: Tensor
+    piece: Piece
+    version: int
+
+
+class Recorded(NamedTuple):
+    """One use of a piece that a rule explains.
+
+    Attributes:
+        piece: What was used.
+        edge: Where the gradient of the output arrives.
+        saved: Tensors of the forward that the gradient needs.
+        versions: Theirs, when they were saved.
+        factor: Of the gradient, from the output's gradient and what was saved.
+        function: The name of what was called.
+    """
+
+    piece: Piece
+    edge: GradientEdge
+    saved: tuple[Tensor, ...]
+    versions: tuple[int, ...]
+    factor: Callable[..., Factor]
+    function: str
+
+
+class Recorder(TorchFunctionMode):
+    """Notes every use of a parameter by a function that has a rule.
+
+    Such a function is given the parameter's twin in its place. Whatever gradient then still reaches
+    the parameter itself comes from uses that no rule explains, and autograd has computed it. So a
+    use is never missed, whatever the forward does with the parameter.
+
+    Args:
+        params: The parameters as the forward has them.
+        twins: The same values again.
+        rules: The rules by function.
+        names: What to call the parameters in a message.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        twins: Sequence[Tensor],
+        rules: Mapping[Any, Rule],
+        names: Sequence[str],
+    ) -> None:
+        super().__init__()
+        self.recorded: list[Recorded] = []
+        #: By parameter, the functions that used it without a rule.
+        self.unexplained: dict[int, list[str]] = {}
+        self._rules, self._names = rules, names
+        self._known = {
+            id(tensor): Known(tensor, twin, Piece(leaf), tensor._version)
+            for leaf, (tensor, twin) in enumerate(zip(params, twins, strict=True))
+        }
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _BATCH_NORMS:
+            self._refuse_batch_norm(func, args, kwargs)
+        tensors = [x for x in flatten((tuple(args), dict(kwargs)))[0] if isinstance(x, Tensor)]
+        known = [self._find(x) for x in tensors]
+        if not any(known):
+            return func(*args, **kwargs)
+        if all(known):
+            return self._compute(func, args, kwargs)
+        rule = self._rules.get(func)
+        if rule is not None:
+            bound = inspect.signature(rule).bind(*args, **kwargs)
+            uses = self._uses(rule, bound)
+            if uses:
+                return self._call(func, bound, uses)
+        for one in known:
+            self._note_unexplained(one, func)
+        return func(*args, **kwargs)
+
+    def refuse_overwritten(self) -> None:
+        """Raises UnsupportedError where a layer's input was written over after the layer ran."""
+        for use in self.recorded:
+            if any(t._version != v for t, v in zip(use.saved, use.versions, strict=True)):
+                raise UnsupportedError(
+                    "the input of a layer is needed for the layer's gradient",
+                    f"an input of {use.function} was changed in place after the call",
+                    "use the out-of-place operation",
+                )
+
+    def _find(self, tensor: Any) -> Known | None:
+        known = self._known.get(id(tensor))
+        return known if known is not None and known.tensor._version == known.version else None
+
+    def _uses(self, rule: Rule, bound: inspect.BoundArguments) -> list[tuple[str, Known, Any]]:
+        """The arguments that are parameters and that the rule explains, each with its Use."""
+        uses = []
+        for name, use in rule(*bound.args, **bound.kwargs).items():
+            known = self._find(bound.arguments.get(name))
+            if known is not None:
+                uses.append((name, known, use))
+        return uses
+
+    def _call(
+        self,
+        func: Callable[..., Any],
+        bound: inspect.BoundArguments,
+        uses: list[tuple[str, Known, Any]],
+    ) -> Tensor:
+        explained = {name for name, _, _ in uses}
+        for name, value in bound.arguments.items():
+            if name not in explained:
+                self._note_unexplained(self._find(value), func)
+        for name, known, _ in uses:
+            bound.arguments[name] = known.twin
+        output = func(*bound.args, **bound.kwargs)
+        if output.requires_grad:  # not under no_grad
+            edge = get_gradient_edge(output)
+            for _, known, use in uses:
+                versions = tuple(t._version for t in use.saved)
+                self.recorded.append(
+                    Recorded(known.piece, edge, use.saved, versions, use.factor, name_of(func))
+                )
+        return output
+
+    def _compute(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call a function of parameters alone, and know its results from now on."""
+        output = func(*args, **kwargs)
+        results = list(output) if isinstance(output, (tuple, list)) else [output]
+        if not any(isinstance(x, Tensor) and x.requires_grad for x in results):
+            return output
+        pieces: list[Piece] = []
+
+        def piece_of(x: Any) -> Any:
+            known = self._find(x) if isinstance(x, Tensor) else None
+            if known is None:
+                return x
+            pieces.append(known.piece)
+            return known.piece
+
+        hidden_args, hidden_kwargs = hide(tuple(args), dict(kwargs), piece_of)
+        if len(pieces) == 0 or any(r is a for r in results for a in _tensors(args, kwargs)):
+            return output  # written in place, or handed through
+        twins = func(*self._twins(args), **self._twins(kwargs))
+        twin_list = list(twins) if isinstance(twins, (tuple, list)) else [twins]
+        for place, (result, twin) in enumerate(zip(results, twin_list, strict=True)):
+            if isinstance(result, Tensor) and result.requires_grad:
+                single = not isinstance(output, (tuple, list))
+                piece = Piece(
+                    None,
+                    func,
+                    hidden_args,
+                    hidden_kwargs,
+                    None if single else place,
+                    moves(func, pieces),
+                )
+                self._known[id(result)] = Known(result, twin, piece, result._version)
+        return output
+
+    def _twins(self, tree: Any) -> Any:
+        def twin(x: Any) -> Any:
+            known = self._find(x) if isinstance(x, Tensor) else None
+            return x if known is None else known.twin
+
+        return hide(tree, {}, twin)[0]
+
+    def _note_unexplained(self, known: Known | None, func: Callable[..., Any]) -> None:
+        if known is not None:
+            for leaf in known.piece.leaves():
+                self.unexplained.setdefault(leaf, []).append(name_of(func))
+
+    def _refuse_batch_norm(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        given = inspect.signature(_BATCH_NORMS[func]).bind(*args, **kwargs).arguments
+        if not given.get("training", False):
+            return
+        known = self._find(given.get("weight"))
+        names = [self._names[i] for i in known.piece.leaves()] if known is not None else []
+        raise UnsupportedError(
+            "per-sample gradients need examples that do not depend on each other",
+            f"batch normalisation in training mode in {_running_module(names)}",
+            "replace it by GroupNorm, or freeze its statistics with "
+            'train={"path.of.the.norm": False, "": True}',
+        )
+
+
+def name_of(func: Callable[..., Any]) -> str:
+    """The public name of a torch function."""
+    return resolve_name(func) or getattr(func, "__name__", repr(func))
+
+
+def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
+    return [x for x in flatten((tuple(args), dict(kwargs)))[0] if isinstance(x, Tensor)]
+
+
+def _functional(input, running_mean, running_var, weight=None, bias=None, training=False,
+                momentum=0.1, eps=1e-5): ...  # fmt: skip
+
+
+def _native(input, weight, bias, running_mean, running_var, training, momentum, eps,
+            cudnn_enabled=True): ...  # fmt: skip
+
+
+_BATCH_NORMS = {
+    F.batch_norm: _functional,
+    torch.batch_norm: _native,
+    torch.native_batch_norm: _native,
+}
+
+
+def _running_module(params: Sequence[str]) -> str:
+    """Which module runs: by its parameter, or by the innermost module among the callers."""
+    if params:
+        return f"module {params[0].rpartition('.')[0]!r}"
+    frame = inspect.currentframe()
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, nn.Module):
+            return f"a {type(owner).__name__}"
+        frame = frame.f_back
+    return "the loss function"
