@@ -2,6 +2,7 @@
 
 from funcloop.persample import _rule_conv, _rule_embedding, _rule_linear  # noqa: F401  # they register
 from funcloop.persample._clipped import Clipped, Counted, clipped
+from funcloop.persample._engines import EngineName
 from funcloop.persample._explain import Explanation, explain
 from funcloop.persample._factors import Dense, Factor, Outer, Rows
 from funcloop.persample._grads import grads, norms, weighted
@@ -16,6 +17,7 @@ __all__ = [
     "Clipped",
     "Counted",
     "Dense",
+    "EngineName",
     "Explanation",
     "Factor",
     "Moments",

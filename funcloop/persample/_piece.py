@@ -9,15 +9,17 @@ from torch import Tensor
 
 from funcloop._pytree import flatten, unflatten
 
+# fmt: off
 #: Functions that only move numbers: the gradient of their result is the gradient, moved.
-_MOVES = frozenset(
-    # __get__ is that of the properties T, mT and H
-    ("view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze")
-    + ("transpose", "swapaxes", "movedim", "permute", "t", "__get__", "contiguous", "clone")
-    + ("to", "type", "float", "double", "bfloat16", "half")
-)
+_MOVES = frozenset([
+    "view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze",
+    "transpose", "swapaxes", "movedim", "permute", "t", "contiguous", "clone",
+    "__get__",  # of the properties T, mT and H
+    "to", "type", "float", "double", "bfloat16", "half",
+])
 #: Functions that choose some of the numbers, each at most once.
-_CHOICES = frozenset(("chunk", "split", "tensor_split", "unbind", "narrow", "select"))
+_CHOICES = frozenset(["chunk", "split", "tensor_split", "unbind", "narrow", "select"])
+# fmt: on
 
 
 class Piece(NamedTuple):
