@@ -35,12 +35,14 @@ class _Seen(NamedTuple):
         recorded: The uses that a rule explains and whose gradient is not None.
         direct: Numbers of the parameters that autograd differentiated.
         unexplained: By parameter, who used it without a rule.
+        output_overwritten: Whether the forward wrote into what a layer returned.
         buffers: Structure and leaves of the new buffers; None where a tensor was returned.
     """
 
     recorded: list[Recorded]
     direct: list[int]
     unexplained: Mapping[int, list[str]]
+    output_overwritten: bool
     buffers: tuple[Any, list[Any]]
 
 
@@ -78,7 +80,10 @@ def run(
     rules: Mapping[Any, Rule],
 ) -> Units:
     """The same with the rules given."""
-    seen, returned = _forward_and_backward(loss_fn, params, buffers, batch, keys, unit_axis, rules)
+    given = loss_fn, params, buffers, batch, keys, unit_axis, rules
+    seen, returned = _forward_and_backward(*given, copies=False)
+    if seen.output_overwritten:
+        seen, returned = _forward_and_backward(*given, copies=True)
     return _collect(params, buffers, seen, returned)
 
 
@@ -90,6 +95,7 @@ def _forward_and_backward(
     keys: Key | None,
     unit_axis: int | None,
     rules: Mapping[Any, Rule],
+    copies: bool,
 ) -> tuple[_Seen, _Returned]:
     leaves, structure = tree.flatten(params)
     names, outer = tree.paths(params), differentiating()
@@ -101,7 +107,7 @@ def _forward_and_backward(
         level = max(batch_levels(unit[0]))
 
         def forward(own: list[Tensor], twins: list[Tensor]) -> tuple[Tensor, Any]:
-            recorder = Recorder(own, twins, rules, names)
+            recorder = Recorder(own, twins, rules, names, copies)
             with recorder, Guard(None, {}, {}):
                 one = unit_loss(
                     loss_fn,
@@ -120,6 +126,7 @@ def _forward_and_backward(
                     uses,
                     [i for i, g in enumerate(direct) if g is not None],
                     recorder.unexplained,
+                    recorder.output_overwritten() and not copies,
                     changed,
                 )
             ]

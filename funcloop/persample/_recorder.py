@@ -67,6 +67,7 @@ class Recorder(TorchFunctionMode):
         twins: The same values again.
         rules: The rules by function.
         names: What to call the parameters in a message.
+        copies: Hand out copies of the layers' outputs, for a forward that writes into them.
     """
 
     def __init__(
@@ -75,12 +76,14 @@ class Recorder(TorchFunctionMode):
         twins: Sequence[Tensor],
         rules: Mapping[Any, Rule],
         names: Sequence[str],
+        copies: bool = False,
     ) -> None:
         super().__init__()
         self.recorded: list[Recorded] = []
         #: By parameter, the functions that used it without a rule.
         self.unexplained: dict[int, list[str]] = {}
-        self._rules, self._names = rules, names
+        self._rules, self._names, self._copies = rules, names, copies
+        self._outputs: list[tuple[Tensor, int]] = []
         self._known = {
             id(tensor): Known(tensor, twin, Piece(leaf), tensor._version)
             for leaf, (tensor, twin) in enumerate(zip(params, twins, strict=True))
@@ -122,6 +125,14 @@ class Recorder(TorchFunctionMode):
                     "use the out-of-place operation",
                 )
 
+    def output_overwritten(self) -> bool:
+        """Whether the forward wrote into the output of a layer.
+
+        Where the output is a view of what the layer computed, as of `F.linear` with a bias, autograd
+        then leaves out the node at which its gradient was to arrive.
+        """
+        return any(output._version != version for output, version in self._outputs)
+
     def _find(self, tensor: Any) -> Known | None:
         known = self._known.get(id(tensor))
         return known if known is not None and known.tensor._version == known.version else None
@@ -149,6 +160,8 @@ class Recorder(TorchFunctionMode):
             bound.arguments[name] = known.twin
         output = func(*bound.args, **bound.kwargs)
         if output.requires_grad:  # not under no_grad
+            output = output.clone() if self._copies else output
+            self._outputs.append((output, output._version))
             edge = get_gradient_edge(output)
             for _, known, use in uses:
                 versions = tuple(t._version for t in use.saved)
