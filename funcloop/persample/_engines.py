@@ -13,8 +13,9 @@ from funcloop._errors import ArgumentError, UnsupportedError
 from funcloop._types import Batch, Buffers, Key, LossFn, Params
 from funcloop.persample._engine import Engine, Units
 from funcloop.persample._ghost import ghost
-from funcloop.persample._rows_engines import by_loop, by_vmap
+from funcloop.persample._loop import by_loop
 from funcloop.persample._units import count_units, unit_keys
+from funcloop.persample._vmap import by_vmap
 
 #: `auto`: rules where there are some, autograd example by example elsewhere. `ghost`: the same, but
 #: a matrix without a rule is refused. `vmap`: no rules. `loop`: one example after the other.

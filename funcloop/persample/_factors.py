@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-#: How many floating operations cost as much as moving one byte; about right for CPUs and GPUs.
-_OPERATIONS_PER_BYTE = 8
+#: How many operations of a matrix product cost as much as moving one byte (measured on CPU).
+_OPERATIONS_PER_BYTE = {"cpu": 4, "cuda": 16}
 
 
 class Factor(Protocol):
@@ -152,9 +152,8 @@ class Outer:
     def _gram_is_cheaper(self) -> bool:
         """Counted: two Gram matrices, against writing the gradients once and reading them twice."""
         _, a, b = self.groups
-        t, size = self._left.shape[2], max(4, self._left.element_size())
-        gram = 2 * t * t * (a + b) + 3 * t * t * size * _OPERATIONS_PER_BYTE
-        return gram < 3 * a * b * size * _OPERATIONS_PER_BYTE
+        t, move = self._left.shape[2], _cost_of_number(self._left)
+        return 2 * t * t * (a + b) + 3 * t * t * move < 3 * a * b * move
 
 
 class Rows:
@@ -204,9 +203,13 @@ class Rows:
         return f"materialised, {self._shape.numel()} numbers an example"
 
     def _gram_is_cheaper(self) -> bool:
-        t, size = self.index.shape[1], max(4, self.values.element_size())
-        gram = 2 * t * t * self._shape[1] + 3 * t * t * size * _OPERATIONS_PER_BYTE
-        return gram < 3 * self._shape.numel() * size * _OPERATIONS_PER_BYTE
+        t, move = self.index.shape[1], _cost_of_number(self.values)
+        return 2 * t * t * self._shape[1] + 3 * t * t * move < 3 * self._shape.numel() * move
+
+
+def _cost_of_number(like: Tensor) -> int:
+    """Operations that cost as much as moving one number of these."""
+    return max(4, like.element_size()) * _OPERATIONS_PER_BYTE.get(like.device.type, 16)
 
 
 def merge(factors: Sequence[Factor]) -> list[Factor]:

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from funcloop import tree
 from funcloop._compat import batch_levels, differentiating
-from funcloop._errors import UnsupportedError
 from funcloop._types import Batch, Buffers, Key, LossFn, Params
+from funcloop.persample._buffers import Kept, split_written
 from funcloop.persample._engine import Gradient, Units
 from funcloop.persample._factors import Dense, Factor
 from funcloop.persample._piece import Piece
 from funcloop.persample._recorder import Recorded, Recorder
 from funcloop.persample._refusals import explained
-from funcloop.persample._units import unit_loss
+from funcloop.persample._units import UnitLoss, unit_loss
 from funcloop.persample._use import Rule, rules
 from funcloop.stateless._guard import Guard
 
@@ -36,14 +36,30 @@ class _Seen(NamedTuple):
         direct: Numbers of the parameters that autograd differentiated.
         unexplained: By parameter, who used it without a rule.
         output_overwritten: Whether the forward wrote into what a layer returned.
-        buffers: Structure and leaves of the new buffers; None where a tensor was returned.
+        kept: The new buffers but for those that were written.
     """
 
     recorded: list[Recorded]
     direct: list[int]
     unexplained: Mapping[int, list[str]]
     output_overwritten: bool
-    buffers: tuple[Any, list[Any]]
+    kept: Kept
+
+    @classmethod
+    def of(
+        cls,
+        recorder: Recorder,
+        arrived: Sequence[Tensor | None],
+        direct: Sequence[Tensor | None],
+        kept: Kept,
+    ) -> _Seen:
+        return cls(
+            [use for use, g in zip(recorder.recorded, arrived, strict=True) if g is not None],
+            [leaf for leaf, g in enumerate(direct) if g is not None],
+            recorder.unexplained,
+            recorder.output_overwritten(),
+            kept,
+        )
 
 
 class _Returned(NamedTuple):
@@ -55,7 +71,25 @@ class _Returned(NamedTuple):
     saved: list[tuple[Tensor, ...]]
     grads: list[Tensor]
     direct: list[Tensor]
-    buffers: list[Tensor]
+    written: list[Tensor]
+
+
+def _tensors(
+    one: UnitLoss,
+    recorded: Sequence[Recorded],
+    arrived: Sequence[Tensor | None],
+    direct: Sequence[Tensor | None],
+    written: list[Tensor],
+) -> tuple[Any, ...]:
+    """What a run returns beside the loss, without a None: vmap returns nothing but tensors."""
+    return (
+        [] if one.weight is None else [one.weight],
+        dict(one.metrics),
+        [use.saved for use in recorded],
+        [g for g in arrived if g is not None],
+        [g for g in direct if g is not None],
+        written,
+    )
 
 
 def ghost(
@@ -84,7 +118,7 @@ def run(
     seen, returned = _forward_and_backward(*given, copies=False)
     if seen.output_overwritten:
         seen, returned = _forward_and_backward(*given, copies=True)
-    return _collect(params, buffers, seen, returned)
+    return _collect(params, seen, returned)
 
 
 def _forward_and_backward(
@@ -98,53 +132,32 @@ def _forward_and_backward(
     copies: bool,
 ) -> tuple[_Seen, _Returned]:
     leaves, structure = tree.flatten(params)
-    names, outer = tree.paths(params), differentiating()
+    examples, batch_structure = tree.flatten(batch)
+    names, keep_graph = tree.paths(params), differentiating()
     seen: list[_Seen] = []
 
-    units, batch_structure = tree.flatten(batch)
+    def unit(example: list[Tensor], key: Key | None) -> _Returned:
+        level = max(batch_levels(example[0]))  # that of the vmap below, the innermost there is
 
-    def one_unit(unit: list[Tensor], key: Key | None) -> _Returned:
-        level = max(batch_levels(unit[0]))
-
-        def forward(own: list[Tensor], twins: list[Tensor]) -> tuple[Tensor, Any]:
+        def observed(own: list[Tensor], twins: list[Tensor]) -> tuple[Tensor, tuple[Any, ...]]:
             recorder = Recorder(own, twins, rules, names, copies)
-            with recorder, Guard(None, {}, {}):
-                one = unit_loss(
-                    loss_fn,
-                    tree.unflatten(structure, own),
-                    buffers,
-                    tree.unflatten(batch_structure, unit),
-                    key,
-                    unit_axis,
-                )
-            recorder.refuse_overwritten()
-            arrivals, direct = _backward(one.loss, recorder.recorded, own, outer)
-            uses = [u for u, g in zip(recorder.recorded, arrivals, strict=True) if g is not None]
-            changed, returned_buffers = _changed_buffers(buffers, one.buffers, level)
-            seen[:] = [
-                _Seen(
-                    uses,
-                    [i for i, g in enumerate(direct) if g is not None],
-                    recorder.unexplained,
-                    recorder.output_overwritten() and not copies,
-                    changed,
-                )
-            ]
-            return one.loss, (
-                [] if one.weight is None else [one.weight],
-                dict(one.metrics),
-                [use.saved for use in uses],
-                [g for g in arrivals if g is not None],
-                [g for g in direct if g is not None],
-                returned_buffers,
-            )
+            given = tree.unflatten(batch_structure, example)
+            with explained():
+                with recorder, Guard(None, {}, {}):
+                    one = unit_loss(
+                        loss_fn, tree.unflatten(structure, own), buffers, given, key, unit_axis
+                    )
+                recorder.refuse_overwritten()
+                arrived, direct = _backward(one.loss, recorder.recorded, own, keep_graph)
+            kept, written = split_written(buffers, one.buffers, lambda x: level in batch_levels(x))
+            seen[:] = [_Seen.of(recorder, arrived, direct, kept)]
+            return one.loss, _tensors(one, seen[0].recorded, arrived, direct, written)
 
-        loss, _, rest = torch.func.vjp(forward, leaves, leaves, has_aux=True)  # type: ignore[misc]  # three with has_aux
+        loss, _, rest = torch.func.vjp(observed, leaves, leaves, has_aux=True)  # type: ignore[misc]  # three with has_aux
         return _Returned(loss, *rest)
 
-    with explained():
-        axes = (unit_axis or 0, None if keys is None else 0)
-        returned = torch.vmap(one_unit, in_dims=axes)(units, keys)
+    axes = (unit_axis or 0, None if keys is None else 0)
+    returned = torch.vmap(unit, in_dims=axes)(examples, keys)
     return seen[0], returned
 
 
@@ -159,25 +172,7 @@ def _backward(
     return list(grads[: len(recorded)]), list(grads[len(recorded) :])
 
 
-def _changed_buffers(
-    before: Buffers, after: Buffers, level: int
-) -> tuple[tuple[Any, list[Any]], list[Tensor]]:
-    """The new buffers: those that were given as they are, and the others to be returned."""
-    given = {id(x) for x in tree.leaves(before)}
-    leaves, structure = tree.flatten(after)
-    changed = [x for x in leaves if isinstance(x, Tensor) and id(x) not in given]
-    new = {id(x) for x in changed}
-    for path, x in tree.items(after):
-        if id(x) in new and level in batch_levels(x):
-            raise UnsupportedError(
-                "examples that are clipped one by one cannot share a buffer that they all write",
-                f"buffer {path} depends on the example",
-                "freeze it with train=, or leave it out of the loss function",
-            )
-    return (structure, [None if id(x) in new else x for x in leaves]), changed
-
-
-def _collect(params: Params, buffers: Buffers, seen: _Seen, returned: _Returned) -> Units:
+def _collect(params: Params, seen: _Seen, returned: _Returned) -> Units:
     leaves = tree.leaves(params)
     units = returned.loss.shape[0]
     factors: list[list[tuple[Piece, Factor]]] = [[] for _ in leaves]
@@ -200,8 +195,6 @@ def _collect(params: Params, buffers: Buffers, seen: _Seen, returned: _Returned)
         )
         for leaf in range(len(leaves))
     ]
-    structure, kept = seen.buffers
-    fresh = iter(returned.buffers)
-    new_buffers = tree.unflatten(structure, [next(fresh)[0] if x is None else x for x in kept])
+    new_buffers = seen.kept.joined([written[0] for written in returned.written])
     weight = returned.weight[0] if returned.weight else None
     return Units(returned.loss, weight, returned.metrics, new_buffers, gradients)

@@ -46,10 +46,12 @@ def convolutions(draw: st.DrawFn) -> Case:
     pick = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(dims))  # noqa: E731
     kernel, stride, dilation = pick(1, 3), pick(1, 2), pick(1, 2)
     transposed = draw(st.booleans())
-    options = dict(stride=stride, dilation=dilation, groups=groups, bias=draw(st.booleans()))
+    options = {"stride": stride, "dilation": dilation, "groups": groups, "bias": draw(st.booleans())}
     if transposed:
         kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dims - 1]
-        options["padding"] = tuple(min(p, d * (k - 1)) for p, d, k in zip(pick(0, 1), dilation, kernel, strict=True))
+        options["padding"] = tuple(
+            min(p, d * (k - 1)) for p, d, k in zip(pick(0, 1), dilation, kernel, strict=True)
+        )
         options["output_padding"] = tuple(
             min(o, max(s, d) - 1) for o, s, d in zip(pick(0, 1), stride, dilation, strict=True)
         )
@@ -61,7 +63,9 @@ def convolutions(draw: st.DrawFn) -> Case:
         if options["padding_mode"] == "circular" and options["padding"] == "valid":
             options["padding_mode"] = "zeros"
     channels = 2 * groups
-    return Case(kind(channels, groups * draw(st.integers(1, 2)), kernel, **options), (channels, *[5] * dims))
+    return Case(
+        kind(channels, groups * draw(st.integers(1, 2)), kernel, **options), (channels, *[5] * dims)
+    )
 
 
 @st.composite
@@ -92,13 +96,16 @@ def norms(draw: st.DrawFn) -> Case:
         )
     )
     before = draw(st.sampled_from([nn.Identity(), nn.Linear(6, 6)]))
-    return Case(nn.Sequential(before, net, nn.Tanh(), nn.Linear(6, 2)), (4, 2, 6)[: 3] if isinstance(net, nn.LayerNorm) else (4, 6))
+    return Case(
+        nn.Sequential(before, net, nn.Tanh(), nn.Linear(6, 2)),
+        (4, 2, 6)[:3] if isinstance(net, nn.LayerNorm) else (4, 6),
+    )
 
 
 class Attention(nn.Module):
     def __init__(self, cross: bool, separate: bool, batch_first: bool) -> None:
         super().__init__()
-        sizes = dict(kdim=3, vdim=5) if separate else {}
+        sizes = {"kdim": 3, "vdim": 5} if separate else {}
         self.attention = nn.MultiheadAttention(4, 2, batch_first=batch_first, **sizes)
         self.cross, self.sizes, self.batch_first = cross, sizes, batch_first
 
@@ -140,7 +147,10 @@ class Shared(nn.Module):
             case "scaled weight":
                 return F.linear(x, self.weight * self.scale)
             case "column slices":
-                return F.linear(x[..., :2], self.weight[:, :2]) + F.linear(x, self.weight[1:3])[..., :1]
+                return (
+                    F.linear(x[..., :2], self.weight[:, :2])
+                    + F.linear(x, self.weight[1:3])[..., :1]
+                )
             case "chunks":
                 first, second = self.weight.chunk(2)
                 return F.linear(x, first) * F.linear(x, second)
@@ -163,7 +173,10 @@ class Shared(nn.Module):
                 y.view(-1)[0] *= 3
                 return F.linear(y, self.weight)
             case "in and out":
-                return F.linear(x * self.scale, self.weight, self.scale) + self.embed.weight[:, 0].sum()
+                return (
+                    F.linear(x * self.scale, self.weight, self.scale)
+                    + self.embed.weight[:, 0].sum()
+                )
             case "no grad":
                 with torch.no_grad():
                     fixed = F.linear(x, self.weight)
