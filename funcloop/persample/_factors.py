@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 #: How many operations of a matrix product cost as much as moving one byte (measured on CPU).
-_OPERATIONS_PER_BYTE = {"cpu": 4, "cuda": 16}
+_OPERATIONS_PER_BYTE = {"cpu": 8, "cuda": 16}
 
 
 class Factor(Protocol):

@@ -128,8 +128,8 @@ class Recorder(TorchFunctionMode):
     def output_overwritten(self) -> bool:
         """Whether the forward wrote into the output of a layer.
 
-        Where the output is a view of what the layer computed, as of `F.linear` with a bias, autograd
-        then leaves out the node at which its gradient was to arrive.
+        Where the output is a view of what the layer computed, as of `F.linear` with a bias,
+        autograd then leaves out the node at which its gradient was to arrive.
         """
         return any(output._version != version for output, version in self._outputs)
 

@@ -58,12 +58,14 @@ class Accountant(NamedTuple):
             )
         counts, values = _curve(self)
         grid = torch.tensor(counts, device=steps.device)
-        place = (grid < steps).sum()
-        return torch.tensor([*values, torch.inf], device=steps.device)[place]
+        curve = torch.tensor([*values, torch.inf], device=steps.device)
+        # Indexing with a 0-d tensor would look at its value.
+        return curve.index_select(0, (grid < steps).sum()[None])[0]
 
 
 @functools.lru_cache(maxsize=32)
 def _curve(accountant: Accountant) -> tuple[list[int], list[float]]:
-    counts = torch.linspace(0, accountant.steps, min(_POINTS, accountant.steps) + 1)
-    whole = sorted({0, *(int(c) for c in counts.ceil())})
-    return whole, [accountant.epsilon(n) for n in whole]
+    # Python's numbers, not tensors: the first call may be inside a trace.
+    points = min(_POINTS, accountant.steps)
+    counts = [-(-accountant.steps * k // points) for k in range(points + 1)]
+    return counts, [accountant.epsilon(n) for n in counts]

@@ -49,7 +49,7 @@ class AdaptiveNorm(NamedTuple):
 
     def step(self, max_norm: Tensor, unclipped: Tensor, expected: float, key: Key) -> Tensor:
         """The norm of the next step, from the number of examples that were not clipped."""
-        noise = self.count_noise * random.normal(key, (), dtype=torch.float64).to(unclipped)
+        noise = self.count_noise * random.normal(key, (1,), dtype=torch.float64)[0].to(unclipped)
         fraction = (unclipped + noise) / expected
         return max_norm * torch.exp(-self.learning_rate * (fraction - self.quantile))
 
@@ -71,8 +71,8 @@ def adaptive_norm(
         initial: The first norm.
         quantile: The fraction of examples that shall not be clipped, in [0, 1].
         learning_rate: Of the geometric update.
-        count_noise: Standard deviation of the noise on the count of unclipped examples, in examples;
-            a twentieth of the expected batch size is usual. More than half the noise multiplier.
+        count_noise: Standard deviation of the noise on the count of unclipped examples; a
+            twentieth of the expected batch size is usual. More than half the noise multiplier.
 
     Raises:
         ArgumentError: a number is out of range.

@@ -157,8 +157,8 @@ def dp_sgd(
         loss_fn: Losses of shape (B,). An example of weight zero is absent; any other weight
             multiplies its loss before clipping, so no weight can raise the bound. An example whose
             loss or gradient is not finite is left out.
-        max_norm: The clipping norm: a number, a schedule of the steps, `adaptive_norm(...)`, or with
-            `per_layer` a tree of bounds.
+        max_norm: The clipping norm: a number, a schedule of the steps, `adaptive_norm(...)`, or
+            with `per_layer` a tree of bounds.
         noise_multiplier: Standard deviation of the noise in units of the sensitivity, which is
             `max_norm`; with `per_layer` the root of the sum of all squared bounds, so sqrt(8) times
             as much noise on every tensor for eight tensors of one bound.

@@ -76,6 +76,10 @@ def noised(
     tensor([0.1500, 0.2000])
     """
     check_noise(noise_multiplier, expected_batch_size)
+    if hasattr(grad_fn, "once_per_batch"):
+        raise ArgumentError(
+            "a gradient is noised once", ONCE_PER_BATCH, "give the clipped gradient inside"
+        )
     if sensitivity is None and not hasattr(grad_fn, "sensitivity"):
         raise ArgumentError(
             "noise is calibrated to the sensitivity of the sum",

@@ -123,8 +123,8 @@ def poisson_batches(
         sampling_probability: Of each example in each batch, in (0, 1].
         pad_to: The shape of a batch. By default so large that a sample fails to fit less than once
             in 10^12 batches.
-        on_truncation: `refuse` raises when a sample does not fit, `report` counts in `left_out` what
-            was left out.
+        on_truncation: `refuse` raises when a sample does not fit, `report` counts in `left_out`
+            what was left out.
         step: The first batch; to resume, the `step` that was saved.
 
     Raises:

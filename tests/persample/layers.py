@@ -46,7 +46,8 @@ def convolutions(draw: st.DrawFn) -> Case:
     pick = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(dims))  # noqa: E731
     kernel, stride, dilation = pick(1, 3), pick(1, 2), pick(1, 2)
     transposed = draw(st.booleans())
-    options = {"stride": stride, "dilation": dilation, "groups": groups, "bias": draw(st.booleans())}
+    options = {"stride": stride, "dilation": dilation, "groups": groups}
+    options["bias"] = draw(st.booleans())
     if transposed:
         kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dims - 1]
         options["padding"] = tuple(

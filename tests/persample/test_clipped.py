@@ -174,7 +174,7 @@ def test_weight_inside_bounds_any_weight():
 def test_a_scheduled_norm_counts_its_calls():
     halving = lambda count: 4.0 * 0.5 ** count.to(torch.float32)  # noqa: E731
     grad_fn = persample.clipped(linear_loss, halving)
-    with pytest.raises(StructureError, match="grad_fn.init"):
+    with pytest.raises(StructureError, match=r"grad_fn\.init"):
         grad_fn(zeros(2), {}, torch.tensor([[30.0, 40.0]]), None)
     buffers, step = grad_fn.init({}), jit(grad_fn, backend="aot_eager")
     for want in (4.0, 2.0, 1.0):
