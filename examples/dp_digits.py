@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import funcloop as fl
 from funcloop import privacy
 
-DELTA, BATCH, STEPS = 1e-5, 256, 200
+DELTA, BATCH, STEPS = 1e-5, 256, 150
 
 
 def network() -> nn.Module:
@@ -71,7 +71,7 @@ def main() -> None:
         expected_batch_size=BATCH,
         accountant=accountant,
     )
-    tx = fl.optim.sgd(fl.schedules.cosine(2.0, args.steps), momentum=0.5)
+    tx = fl.optim.adam(fl.schedules.cosine(0.02, args.steps))
     data = privacy.poisson_batches(data_key, n, q).of(train_set)
 
     def run(grad_fn: fl.GradFn, buffers: object, name: str) -> fl.TrainState:
@@ -114,7 +114,9 @@ def plot(runs: dict[str, fl.loop.FitResult], path: Path) -> None:
         left.plot([r["step"] for r in rows], [r["train/loss"] for r in rows], label=name)
     rows = [r for r in runs["private"].history if "train/epsilon" in r]
     right = left.twinx()
-    right.plot([r["step"] for r in rows], [r["train/epsilon"] for r in rows], "k--", label="epsilon")
+    right.plot(
+        [r["step"] for r in rows], [r["train/epsilon"] for r in rows], "k--", label="epsilon"
+    )
     left.set(xlabel="step", ylabel="training loss", yscale="log")
     right.set(ylabel="epsilon at delta 1e-5")
     left.legend(loc="upper right")

@@ -267,5 +267,6 @@ def _sum_squares(x: Tensor) -> Tensor:
 
 
 def _hide(x: Tensor, coefficients: Tensor) -> Tensor:
-    """Zeros in the rows whose coefficient is zero, whatever stands there."""
-    return torch.where(coefficients.reshape(-1, *[1] * (x.ndim - 1)) == 0, 0, x)
+    """Zeros for what is not finite where the coefficient is zero; its derivative stays right."""
+    absent = coefficients.reshape(-1, *[1] * (x.ndim - 1)) == 0
+    return torch.where(absent & ~x.isfinite(), 0, x)

@@ -14,8 +14,18 @@ from funcloop.compile import jit
 ORDERS = [1 + k / 10 for k in range(1, 100)] + list(range(12, 64))
 PROBES = {
     "i": {"noise_multiplier": 3.0, "sampling_probability": 0.2, "steps": 50, "delta": 1 / 48000},
-    "ii": {"noise_multiplier": 1.0, "sampling_probability": 105 / 100_000, "steps": 1, "delta": 1e-5},
-    "ii loose": {"noise_multiplier": 1.0, "sampling_probability": 105 / 100_000, "steps": 1, "delta": 1e-3},
+    "ii": {
+        "noise_multiplier": 1.0,
+        "sampling_probability": 105 / 100_000,
+        "steps": 1,
+        "delta": 1e-5,
+    },
+    "ii loose": {
+        "noise_multiplier": 1.0,
+        "sampling_probability": 105 / 100_000,
+        "steps": 1,
+        "delta": 1e-3,
+    },
     "iii": {"noise_multiplier": 4.0, "sampling_probability": 1.0, "steps": 16, "delta": 1e-5},
 }
 
