@@ -81,7 +81,13 @@ def assert_deterministic(f: Callable[..., Any], *args: Any) -> None:
 def module_state(net: torch.nn.Module) -> list[tuple[Any, ...]]:
     """Which object stands in every dict of every module, and the bits of the tensors."""
     return [
-        (path, kind, name, id(value), snapshot(value) if isinstance(value, Tensor) else None)
+        (
+            path,
+            kind,
+            name,
+            (id(value), [id(x) for x in value] if isinstance(value, (list, set)) else None),
+            snapshot(value) if isinstance(value, Tensor) else None,
+        )
         for path, module in net.named_modules()
         for kind in ("__dict__", "_parameters", "_buffers", "_modules")
         for name, value in getattr(module, kind).items()

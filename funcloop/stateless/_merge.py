@@ -36,8 +36,10 @@ def copy_with(plan: Plan, leaves: Mapping[str, Tensor]) -> nn.Module:
     `deepcopy` takes what its memo holds instead of copying: so every place that holds a leaf gets
     the new one, and the old one is never copied.
     """
-    memo: dict[int, Any] = {id(p): leaves[name] for name, p in plan.parameters.items()}
-    memo.update((id(b), leaves[name]) for name, b in plan.buffers.items())
+    memo: dict[int, Any] = {
+        id(container[local]): leaves[name]
+        for container, local, name in (*plan.parameter_slots, *plan.buffer_slots)
+    }
     for tensor in _results(plan):
         memo.setdefault(id(tensor), tensor.detach().clone())
     for _, _, wrapper, inner in reversed(plan.wrapped):  # the innermost first
