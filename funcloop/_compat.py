@@ -204,6 +204,14 @@ def batch_levels(tensor: Tensor) -> frozenset[int]:
     return frozenset(levels)
 
 
+def transform_depth() -> int:
+    """How many torch.func transforms are running around us.
+
+    Why private: torch.func has no public question for this.
+    """
+    return len(torch_functorch.get_interpreter_stack() or ())
+
+
 def vmapping() -> bool:
     """Whether a vmap is running around us.
 

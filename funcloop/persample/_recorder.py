@@ -12,11 +12,12 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from funcloop._compat import transform_depth
 from funcloop._errors import UnsupportedError
 from funcloop._pytree import flatten
 from funcloop.persample._factors import Factor
 from funcloop.persample._piece import Piece, hide, moves
-from funcloop.persample._use import Rule
+from funcloop.persample._use import Rule, Use
 
 
 class Known(NamedTuple):
@@ -83,6 +84,7 @@ class Recorder(TorchFunctionMode):
         #: By parameter, the functions that used it without a rule.
         self.unexplained: dict[int, list[str]] = {}
         self._rules, self._names, self._copies = rules, names, copies
+        self._depth = transform_depth()
         self._outputs: list[tuple[Tensor, int]] = []
         self._known = {
             id(tensor): Known(tensor, twin, Piece(leaf), tensor._version)
@@ -103,13 +105,13 @@ class Recorder(TorchFunctionMode):
         known = [self._find(x) for x in tensors]
         if not any(known):
             return func(*args, **kwargs)
-        if all(known):
-            return self._compute(func, args, kwargs)
-        rule = self._rules.get(func)
-        if rule is not None:
-            bound = inspect.signature(rule).bind(*args, **kwargs)
-            uses = self._uses(rule, bound)
-            if uses:
+        # Inside a transform of the loss function's own, a gradient would arrive at another level.
+        if transform_depth() == self._depth:
+            if all(known):
+                return self._compute(func, args, kwargs)
+            bound = self._bind(func, args, kwargs)
+            uses = self._uses(func, bound) if bound else []
+            if bound and uses:
                 return self._call(func, bound, uses)
         for one in known:
             self._note_unexplained(one, func)
@@ -137,12 +139,26 @@ class Recorder(TorchFunctionMode):
         known = self._known.get(id(tensor))
         return known if known is not None and known.tensor._version == known.version else None
 
-    def _uses(self, rule: Rule, bound: inspect.BoundArguments) -> list[tuple[str, Known, Any]]:
+    def _bind(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> inspect.BoundArguments | None:
+        """The arguments by the names of the function's rule; None where it has no rule for them."""
+        rule = self._rules.get(func)
+        if rule is None:
+            return None
+        try:
+            return inspect.signature(rule).bind(*args, **kwargs)
+        except TypeError:  # an argument that the rule does not know, such as out=
+            return None
+
+    def _uses(
+        self, func: Callable[..., Any], bound: inspect.BoundArguments
+    ) -> list[tuple[str, Known, Use]]:
         """The arguments that are parameters and that the rule explains, each with its Use."""
         uses = []
-        for name, use in rule(*bound.args, **bound.kwargs).items():
+        for name, use in self._rules[func](*bound.args, **bound.kwargs).items():
             known = self._find(bound.arguments.get(name))
-            if known is not None:
+            if known is not None and not known.tensor.is_complex():
                 uses.append((name, known, use))
         return uses
 
@@ -150,7 +166,7 @@ class Recorder(TorchFunctionMode):
         self,
         func: Callable[..., Any],
         bound: inspect.BoundArguments,
-        uses: list[tuple[str, Known, Any]],
+        uses: list[tuple[str, Known, Use]],
     ) -> Tensor:
         explained = {name for name, _, _ in uses}
         for name, value in bound.arguments.items():
@@ -159,6 +175,12 @@ class Recorder(TorchFunctionMode):
         for name, known, _ in uses:
             bound.arguments[name] = known.twin
         output = func(*bound.args, **bound.kwargs)
+        if not isinstance(output, Tensor):
+            raise UnsupportedError(
+                "a rule is for a function that returns one tensor",
+                f"{name_of(func)} returned a {type(output).__name__}",
+                "register no rule for it",
+            )
         if output.requires_grad:  # not under no_grad
             output = output.clone() if self._copies else output
             self._outputs.append((output, output._version))

@@ -167,6 +167,53 @@ def test_custom_function():
     check(layers.Case(Net(3, 2), (3,)))
 
 
+class Inside(nn.Linear):
+    """Uses its weight inside a transform of its own, as physics-informed losses do."""
+
+    def __init__(self, transform):
+        super().__init__(3, 3)
+        self.transform = transform
+
+    def forward(self, x):
+        f = lambda z: nn.functional.linear(z, self.weight.t(), self.bias).tanh()  # noqa: E731
+        if self.transform == "vmap":
+            return torch.vmap(f)(x)
+        if self.transform == "jvp":
+            return torch.func.jvp(f, (x,), (torch.ones_like(x),))[1]
+        return torch.func.grad(lambda z: f(z).sum())(x) + f(x)
+
+
+@pytest.mark.parametrize("transform", ["vmap", "jvp", "grad"])
+def test_transforms_inside_of_the_loss(transform):
+    check(layers.Case(Inside(transform), (3,)))
+
+
+def test_positions_that_no_example_has_a_say_in():
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token, self.place = nn.Embedding(11, 4), nn.Embedding(3, 4)
+            self.register_buffer("order", torch.arange(3))
+
+        def forward(self, tokens):
+            return torch.tanh(self.token(tokens) + self.place(self.order))
+
+    check(layers.Case(Positions(), (3,), tokens=True))
+
+
+def test_complex_parameters():
+    w = torch.randn(3, 3, dtype=torch.complex128)
+    x = torch.randn(4, 3, dtype=torch.complex128)
+
+    def loss_fn(params, buffers, batch, key):
+        return nn.functional.linear(batch, params["w"]).abs().square().sum(1)
+
+    want = per_sample_gradients(lambda p, e: loss_fn(p, {}, e[None], None)[0], {"w": w}, x)
+    assert_trees_close(persample.grads(loss_fn)({"w": w}, {}, x, None), want, 1e-10)
+    norms = persample.norms(loss_fn)({"w": w}, {}, x, None)
+    torch.testing.assert_close(norms, want["w"].abs().square().sum((1, 2)).sqrt())
+
+
 def test_an_unused_and_a_scalar_parameter():
     class Net(nn.Module):
         def __init__(self):
