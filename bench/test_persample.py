@@ -1,7 +1,7 @@
 """What does the clipped gradient cost, next to the plain one, and next to Opacus and JAX?
 
-Each workload is one interleaved run; the ratio is (clipped / rival), and the bars of the issue are on
-the ratio to the plain compiled mean gradient. Rivals that are not installed are left out.
+Each workload is one interleaved run; the ratio is (clipped / rival), and there is a bar on the ratio
+to the plain compiled mean gradient. Rivals that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -188,6 +188,5 @@ def test_persample_peak_memory(benchmark):
     used = {which: peak(which) for which in ("plain", "clipped", "vmap")}
     benchmark.extra_info.update(used, ratio=used["clipped"] / used["plain"], bar=1.3)
     benchmark.pedantic(lambda: None)
-    print(
-        f"\npeak MB: { {k: v >> 20 for k, v in used.items()} }, ratio {used['clipped'] / used['plain']:.2f}"
-    )
+    megabytes = {name: value >> 20 for name, value in used.items()}
+    print(f"\npeak MB: {megabytes}, ratio {used['clipped'] / used['plain']:.2f} (bar 1.3)")

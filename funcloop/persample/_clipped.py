@@ -5,38 +5,27 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from funcloop import tree
-from funcloop._compat import transforming
-from funcloop._errors import ArgumentError, NonFiniteError, StructureError, TraceError
+from funcloop._errors import ArgumentError, StructureError
 from funcloop._loss import weighted_mean
 from funcloop._purity import no_outer_graph
 from funcloop._types import Batch, Buffers, Estimate, Key, LossFn, Metrics, Params, PyTree, Schedule
 from funcloop.persample._clip import clip_factors, root
+from funcloop.persample._counted import Counted
 from funcloop.persample._engine import Units, weights_of_units
 from funcloop.persample._engines import EngineName, engine_of, in_chunks
-from funcloop.persample._factors import sum_of
+from funcloop.persample._nonfinite import refuse_nonfinite
+from funcloop.persample._numbers import sum_of
 
 OnNonfinite: TypeAlias = Literal["propagate", "skip", "raise"]
 Weight: TypeAlias = Literal["outside", "inside"]
 #: One bound, a bound by the number of calls, or, with `per_layer`, a tree of bounds.
 MaxNorm: TypeAlias = "float | Tensor | Schedule | PyTree"
-
-
-class Counted(NamedTuple):
-    """Buffers, and how often a gradient was computed with them, for a scheduled bound.
-
-    Attributes:
-        buffers: The model's buffers.
-        calls: 0-d int64.
-    """
-
-    buffers: Buffers
-    calls: Tensor
 
 
 class Clipped:
@@ -122,7 +111,7 @@ class Clipped:
             estimate = functools.reduce(Estimate.combine, estimates)
             sound = torch.cat(finite)
         if self._on_nonfinite == "raise":
-            _refuse_nonfinite(sound)
+            refuse_nonfinite(sound)
         after = estimates[-1].buffers  # no example has a say in them, so they are all the same
         if count is not None:
             after = Counted(after, count + 1)
@@ -281,19 +270,3 @@ def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise ArgumentError(f"{name}= is one of {list(choices)}", repr(value), "choose one of them")
     return value
-
-
-def _refuse_nonfinite(finite: Tensor) -> None:
-    if transforming():
-        raise TraceError(
-            'on_nonfinite="raise" looks at values',
-            "a trace or a transform around it",
-            'use "skip" or "propagate", and look at the metric `nonfinite`',
-        )
-    wrong = (~finite).nonzero()[:, 0].tolist()
-    if wrong:
-        raise NonFiniteError(
-            "a gradient is finite",
-            f"the loss or the gradient of example {', '.join(map(str, wrong))}",
-            'look at the example, or drop it with on_nonfinite="skip"',
-        )

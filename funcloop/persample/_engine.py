@@ -11,7 +11,10 @@ from torch import Tensor
 from funcloop._compat import storage_of
 from funcloop._loss import weights_of
 from funcloop._types import Aux, Batch, Buffers, Key, LossFn, Metrics, Params
-from funcloop.persample._factors import Dense, Factor, Outer, flat, inner, merge, sum_of, wide
+from funcloop.persample._factor import Dense, Factor
+from funcloop.persample._merge import inner, merge
+from funcloop.persample._numbers import flat, sum_of, wide
+from funcloop.persample._outer import Outer
 from funcloop.persample._piece import Piece
 
 

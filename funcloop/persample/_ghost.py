@@ -19,7 +19,7 @@ from funcloop._compat import batch_levels, differentiating
 from funcloop._types import Batch, Buffers, Key, LossFn, Params
 from funcloop.persample._buffers import Kept, split_written
 from funcloop.persample._engine import Gradient, Units
-from funcloop.persample._factors import Dense, Factor
+from funcloop.persample._factor import Dense, Factor
 from funcloop.persample._piece import Piece
 from funcloop.persample._recorder import Recorded, Recorder
 from funcloop.persample._refusals import explained

@@ -15,7 +15,8 @@ from funcloop._types import Batch, Buffers, Key, LossFn, Params, PyTree
 from funcloop.persample._clip import root
 from funcloop.persample._engine import Gradient, weights_of_units
 from funcloop.persample._engines import EngineName, engine_of, in_chunks
-from funcloop.persample._factors import Dense, sum_of, wide
+from funcloop.persample._factor import Dense
+from funcloop.persample._numbers import sum_of, wide
 
 _REDUCTIONS = ("sum", "mean", "second_moment")
 #: From the stacked gradients of some examples to a tree that adds up over the examples.

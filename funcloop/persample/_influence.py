@@ -10,8 +10,8 @@ from torch import Tensor
 from funcloop._purity import no_outer_graph
 from funcloop._types import Batch, Buffers, Key, LossFn, Params
 from funcloop.persample._engines import EngineName, engine_of, in_chunks
-from funcloop.persample._factors import sum_of
 from funcloop.persample._grads import TensorFn
+from funcloop.persample._numbers import sum_of
 
 
 def influence(

@@ -11,7 +11,7 @@ from funcloop import tree
 from funcloop._types import Batch, Buffers, Key, LossFn, Params
 from funcloop.persample._buffers import Kept, split_written
 from funcloop.persample._engine import Gradient, Units
-from funcloop.persample._factors import Dense
+from funcloop.persample._factor import Dense
 from funcloop.persample._piece import Piece
 from funcloop.persample._recorder import Recorder
 from funcloop.persample._units import count_units, unit_loss

@@ -12,8 +12,8 @@ from funcloop._purity import no_outer_graph
 from funcloop._types import Batch, Buffers, Key, LossFn, Params, PyTree
 from funcloop.persample._engine import weights_of_units
 from funcloop.persample._engines import EngineName, engine_of, in_chunks
-from funcloop.persample._factors import wide
 from funcloop.persample._grads import TreeFn
+from funcloop.persample._numbers import wide
 
 
 class Moments(NamedTuple):

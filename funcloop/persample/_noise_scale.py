@@ -13,7 +13,7 @@ from funcloop._purity import no_outer_graph
 from funcloop._types import Batch, Buffers, Key, LossFn, Params
 from funcloop.persample._engine import weights_of_units
 from funcloop.persample._engines import EngineName, engine_of, in_chunks
-from funcloop.persample._factors import sum_of, wide
+from funcloop.persample._numbers import sum_of, wide
 
 
 class NoiseScale(NamedTuple):

@@ -6,16 +6,15 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from funcloop._compat import transform_depth
 from funcloop._errors import UnsupportedError
 from funcloop._pytree import flatten
-from funcloop.persample._factors import Factor
+from funcloop.persample._batch_norm import BATCH_NORMS, refuse_training
+from funcloop.persample._factor import Factor
 from funcloop.persample._piece import Piece, hide, moves
 from funcloop.persample._use import Rule, Use
 
@@ -99,8 +98,8 @@ class Recorder(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _BATCH_NORMS:
-            self._refuse_batch_norm(func, args, kwargs)
+        if func in BATCH_NORMS:
+            refuse_training(func, args, kwargs, self._path)
         tensors = [x for x in flatten((tuple(args), dict(kwargs)))[0] if isinstance(x, Tensor)]
         known = [self._find(x) for x in tensors]
         if not any(known):
@@ -116,6 +115,11 @@ class Recorder(TorchFunctionMode):
         for one in known:
             self._note_unexplained(one, func)
         return func(*args, **kwargs)
+
+    def _path(self, tensor: Any) -> str | None:
+        """The path of a parameter."""
+        known = self._find(tensor)
+        return None if known is None else self._names[known.piece.leaves()[0]]
 
     def refuse_overwritten(self) -> None:
         """Raises UnsupportedError where a layer's input was written over after the layer ran."""
@@ -240,21 +244,6 @@ class Recorder(TorchFunctionMode):
             for leaf in known.piece.leaves():
                 self.unexplained.setdefault(leaf, []).append(name_of(func))
 
-    def _refuse_batch_norm(
-        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> None:
-        given = inspect.signature(_BATCH_NORMS[func]).bind(*args, **kwargs).arguments
-        if not given.get("training", False):
-            return
-        known = self._find(given.get("weight"))
-        names = [self._names[i] for i in known.piece.leaves()] if known is not None else []
-        raise UnsupportedError(
-            "per-sample gradients need examples that do not depend on each other",
-            f"batch normalisation in training mode in {_running_module(names)}",
-            "replace it by GroupNorm, or freeze its statistics with "
-            'train={"path.of.the.norm": False, "": True}',
-        )
-
 
 def name_of(func: Callable[..., Any]) -> str:
     """The public name of a torch function."""
@@ -263,31 +252,3 @@ def name_of(func: Callable[..., Any]) -> str:
 
 def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
     return [x for x in flatten((tuple(args), dict(kwargs)))[0] if isinstance(x, Tensor)]
-
-
-def _functional(input, running_mean, running_var, weight=None, bias=None, training=False,
-                momentum=0.1, eps=1e-5): ...  # fmt: skip
-
-
-def _native(input, weight, bias, running_mean, running_var, training, momentum, eps,
-            cudnn_enabled=True): ...  # fmt: skip
-
-
-_BATCH_NORMS = {
-    F.batch_norm: _functional,
-    torch.batch_norm: _native,
-    torch.native_batch_norm: _native,
-}
-
-
-def _running_module(params: Sequence[str]) -> str:
-    """Which module runs: by its parameter, or by the innermost module among the callers."""
-    if params:
-        return f"module {params[0].rpartition('.')[0]!r}"
-    frame = inspect.currentframe()
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, nn.Module):
-            return f"a {type(owner).__name__}"
-        frame = frame.f_back
-    return "the loss function"

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from funcloop.persample._factors import Factor, Rows
+from funcloop.persample._factor import Factor
+from funcloop.persample._rows import Rows
 from funcloop.persample._use import Use, register_rule
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from funcloop.persample._factors import Dense, Factor, Outer
+from funcloop.persample._factor import Dense, Factor
+from funcloop.persample._outer import Outer
 from funcloop.persample._use import Use, register_rule
 
 

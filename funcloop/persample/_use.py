@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from funcloop.persample._factors import Factor
+from funcloop.persample._factor import Factor
 
 
 class Use(NamedTuple):

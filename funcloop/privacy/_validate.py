@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm as InstanceNorm
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 
 class Finding(NamedTuple):
@@ -48,12 +49,12 @@ def validate(net: nn.Module) -> list[Finding]:
 
 def _faults(path: str, module: nn.Module) -> list[tuple[str, str]]:
     faults = []
-    if isinstance(module, InstanceNorm):
+    if isinstance(module, _INSTANCE_NORMS):
         if module.track_running_stats:
             faults.append(
                 ("running statistics keep the data without noise", "use track_running_stats=False")
             )
-    elif isinstance(module, BatchNorm):
+    elif isinstance(module, _BATCH_NORMS):
         groups = _groups(module.num_features)
         fix = f"use GroupNorm({groups}, {module.num_features})"
         if module.track_running_stats:
