@@ -1,7 +1,7 @@
 """What does the clipped gradient cost, next to the plain one, and next to Opacus and JAX?
 
-Each workload is one interleaved run; the ratio is (clipped / rival), and there is a bar on the ratio
-to the plain compiled mean gradient. Rivals that are not installed are left out.
+Each workload is one interleaved run; the ratio is (clipped / rival), with a bar on the ratio to the
+plain compiled mean gradient. Rivals that are not installed are left out.
 """
 
 from __future__ import annotations

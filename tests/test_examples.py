@@ -45,6 +45,28 @@ def test_digits(
     assert len((out / "metrics.jsonl").read_text().splitlines()) > 6
 
 
+def test_dp_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
+    out = tmp_path / "run"
+    run("dp_digits.py", "--steps", "80", "--no-jit", "--out", str(out), monkeypatch=monkeypatch)
+    printed = capsys.readouterr().out
+    private, plain = map(float, re.findall(r"test accuracy ([\d.]+)", printed))
+    (epsilon,) = map(float, re.findall(r"epsilon ([\d.]+)", printed))
+    assert private >= 0.9
+    assert plain > private
+    assert epsilon <= 8
+    assert '"train/epsilon"' in (out / "private" / "metrics.jsonl").read_text()
+    assert (out / "dp_digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_influence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    run("influence.py", monkeypatch=monkeypatch)
+    recalls = re.findall(r"by self-influence: ([\d.]+)", capsys.readouterr().out)
+    assert float(recalls[0]) >= 0.6
+
+
 def test_every_example_has_a_test():
     tests = {f"{name.removeprefix('test_')}.py" for name in globals() if name.startswith("test_")}
     assert tests >= EXAMPLES

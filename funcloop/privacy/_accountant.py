@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from funcloop._errors import ArgumentError
-from funcloop.privacy._accounting import Method, epsilon
+from funcloop.privacy._accounting import Method, epsilon, epsilons
 
 #: So many points of the curve of epsilon over steps are computed.
-_POINTS = 64
+_POINTS = 32
 
 
 class Accountant(NamedTuple):
@@ -68,4 +68,5 @@ def _curve(accountant: Accountant) -> tuple[list[int], list[float]]:
     # Python's numbers, not tensors: the first call may be inside a trace.
     points = min(_POINTS, accountant.steps)
     counts = [-(-accountant.steps * k // points) for k in range(points + 1)]
-    return counts, [accountant.epsilon(n) for n in counts]
+    plan = accountant.noise_multiplier, accountant.sampling_probability
+    return counts, epsilons(*plan, counts, accountant.delta, accountant.method)

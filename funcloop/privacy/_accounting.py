@@ -10,6 +10,8 @@ from funcloop._errors import ArgumentError, import_extra
 
 #: `pld`: privacy loss distributions, tight. `rdp`: Renyi divergences, fast and a little loose.
 Method: TypeAlias = Literal["pld", "rdp"]
+#: How far a calibrated noise multiplier may lie above the smallest one.
+_TOLERANCE = 1e-6
 
 
 def epsilon(
@@ -98,16 +100,49 @@ def calibrate_noise(
         ledger.compose(_event(noise, sampling_probability, steps))
         return float(ledger.get_epsilon(delta))
 
-    low, high = 0.0, 1.0
+    high = 1.0
     while spent(high) > target_epsilon:
-        low, high = high, 2 * high
-    while high - low > 1e-6 * max(1.0, high) / 2:
-        middle = (low + high) / 2
-        if middle > 0 and spent(middle) <= target_epsilon:
-            high = middle
-        else:
-            low = middle
-    return high
+        high *= 2
+    low = high / 2
+    while spent(low) <= target_epsilon:
+        low, high = low / 2, low
+    accounting = import_extra("dp_accounting", "privacy")
+    noise = accounting.calibrate_dp_mechanism(
+        lambda: _accountant(method, None),
+        lambda noise: _event(noise, sampling_probability, steps),
+        target_epsilon,
+        delta,
+        accounting.ExplicitBracketInterval(low, high),
+        tol=_TOLERANCE / 2,
+    )
+    while spent(noise) > target_epsilon:  # it may stop on either side
+        noise += _TOLERANCE / 2
+    return float(noise)
+
+
+def epsilons(
+    noise_multiplier: float,
+    probability: float,
+    counts: Sequence[int],
+    delta: float,
+    method: Method,
+) -> list[float]:
+    """`epsilon` for several numbers of steps; with `rdp`, one step is analysed once for all."""
+    if method == "pld" or noise_multiplier == 0:
+        return [
+            epsilon(
+                noise_multiplier=noise_multiplier,
+                sampling_probability=probability,
+                steps=n,
+                delta=delta,
+                method=method,
+            )
+            for n in counts
+        ]
+    one = _accountant("rdp", None)
+    one.compose(_event(noise_multiplier, probability, 1))
+    convert = import_extra("dp_accounting", "privacy").rdp.compute_epsilon
+    return [float(convert(one.orders, n * one.rdp, delta)[0]) if n else 0.0 for n in counts]
 
 
 def sampling_probability(expected_batch_size: float, examples: int) -> float:
