@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
@@ -15,7 +14,7 @@ from funcloop._errors import ArgumentError, StructureError
 from funcloop._loss import weighted_mean
 from funcloop._purity import no_outer_graph
 from funcloop._types import Batch, Buffers, Estimate, Key, LossFn, Metrics, Params, PyTree, Schedule
-from funcloop.persample._clip import clip_factors, root
+from funcloop.persample._clip import clip_factors, is_number, joint_bound, root
 from funcloop.persample._counted import Counted
 from funcloop.persample._engine import Units, weights_of_units
 from funcloop.persample._engines import EngineName, engine_of, in_chunks
@@ -77,18 +76,13 @@ class Clipped:
         bound = self._bound(count)
         if not self._per_layer:
             return bound
-        if _is_number(bound):
-            if params is None:
-                raise ArgumentError(
-                    "a bound for every tensor adds up over the tensors",
-                    "sensitivity() without params",
-                    "pass params=",
-                )
-            return bound * math.sqrt(len(tree.leaves(params)))
-        bounds = tree.leaves(bound)
-        if any(isinstance(b, Tensor) for b in bounds):
-            return torch.linalg.vector_norm(torch.stack([torch.as_tensor(b) for b in bounds]))
-        return math.hypot(*bounds)
+        if params is None and is_number(bound):
+            raise ArgumentError(
+                "a bound for every tensor adds up over the tensors",
+                "sensitivity() without params",
+                "pass params=",
+            )
+        return joint_bound(self._bounds(params, count) if is_number(bound) else tree.leaves(bound))
 
     def __call__(self, params: Params, buffers: Buffers, batch: Batch, key: Key) -> Estimate:
         """The Estimate: see `clipped`."""
@@ -101,7 +95,7 @@ class Clipped:
                     "begin with buffers = grad_fn.init(buffers)",
                 )
             buffers, count = buffers
-        bounds = self._bounds(params, count)
+        bounds = self._bounds(params, count) or [1.0]  # there is nothing to bound
         with no_outer_graph():
             estimates, finite = [], []
             for units in self._chunks(params, buffers, batch, key):
@@ -144,7 +138,7 @@ class Clipped:
         bound, leaves = self._bound(count), tree.leaves(params)
         if not self._per_layer:
             return [bound]
-        if _is_number(bound):
+        if is_number(bound):
             return [bound] * len(leaves)
         return tree.flatten_like(tree.structure(params), bound, "max_norm")
 
@@ -167,7 +161,7 @@ class Clipped:
         sum_of_weights = weight.sum()
         share = weight / torch.where(sum_of_weights == 0, 1, sum_of_weights)
         coefficients = [torch.where(weight == 0, 0, share * factor) for factor in factors]
-        if not self._per_layer:
+        if len(coefficients) != len(squares):
             coefficients = coefficients * len(squares)
         mask = units.weight is not None or self._on_nonfinite == "skip"
         grads = [g.weighted(c, mask) for g, c in zip(units.gradients, coefficients, strict=True)]
@@ -260,10 +254,6 @@ def clipped(
         microbatch,
         on_nonfinite,
     )
-
-
-def _is_number(bound: object) -> bool:
-    return isinstance(bound, (int, float)) or (isinstance(bound, Tensor) and bound.ndim == 0)
 
 
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:

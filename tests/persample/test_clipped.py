@@ -154,6 +154,14 @@ def test_per_layer_bounds_each_tensor():
         persample.clipped(linear_loss, 3.0, per_layer=True).sensitivity()
 
 
+def test_an_empty_tree():
+    for options in ({}, {"per_layer": True}):
+        grad_fn = persample.clipped(lambda p, b, x, k: x, 1.0, **options)
+        estimate = grad_fn({}, {}, torch.ones(3), None)
+        assert estimate.grads == {}
+        assert estimate.loss == 1
+
+
 def test_normalize():
     x = torch.tensor([[3.0, 4.0], [0.0, 0.1], [0.0, 0.0]])
     grads = persample.clipped(linear_loss, 2.0, normalize=True)(zeros(2), {}, x, None).grads
