@@ -95,6 +95,7 @@ def test_persample_clipped_gradient(name, compare):
         f"plain gradient (bar {workload.bar})": call(value_and_grad(loss_fn)),
         "vmap engine": call(persample.clipped(loss_fn, MAX_NORM, engine="vmap")),
         **opacus_rivals(net, x, y),
+        **jax_rivals(net, x, y),
     }
     check_same(rivals, dict(net.named_parameters()))
     compare(name, rivals, rounds=20)
@@ -148,6 +149,49 @@ def opacus_rivals(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable]:
         criterion(ghost(x), y).backward()
 
     return {"Opacus hooks": hooks, "Opacus ghost": ghost_clipping}
+
+
+def jax_rivals(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable]:
+    """`jit(vmap(grad))` with clipping, for the networks that are written in JAX here."""
+    if importlib.util.find_spec("jax") is None or isinstance(net, Encoder):
+        return {}
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+    def pool(h):
+        window = (1, 1, 2, 2)
+        return lax.reduce_window(h, -jnp.inf, lax.max, window, (1, 1, 1, 1), "VALID")
+
+    def cnn(p, h):
+        for name, stride, pad in (("conv1", 2, 3), ("conv2", 2, 0)):
+            h = lax.conv(jnp.pad(h, ((0, 0), (0, 0), (pad, pad), (pad, pad))),
+                         p[f"{name}.weight"], (stride, stride), "VALID")  # fmt: skip
+            h = pool(jax.nn.relu(h + p[f"{name}.bias"][:, None, None]))
+        h = jax.nn.relu(h.reshape(h.shape[0], -1) @ p["fc1.weight"].T + p["fc1.bias"])
+        return h @ p["fc2.weight"].T + p["fc2.bias"]
+
+    def perceptron(p, h):
+        for i in (0, 2, 4):
+            h = h @ p[f"{i}.weight"].T + p[f"{i}.bias"]
+            h = jax.nn.relu(h) if i < 4 else h
+        return h
+
+    forward = cnn if isinstance(net, MnistCNN) else perceptron
+
+    def loss(p, x, y):
+        return -jax.nn.log_softmax(forward(p, x[None]))[0, y]
+
+    @jax.jit
+    def clipped(p, x, y):
+        rows = jax.vmap(jax.grad(loss), (None, 0, 0))(p, x, y)
+        squares = sum(jnp.square(r).reshape(len(x), -1).sum(1) for r in rows.values())
+        factors = jnp.minimum(1, MAX_NORM * lax.rsqrt(squares)) / len(x)
+        return {k: jnp.tensordot(factors, r, 1) for k, r in rows.items()}
+
+    p = {k: jnp.asarray(v.detach().numpy()) for k, v in net.named_parameters()}
+    args = p, jnp.asarray(x.numpy()), jnp.asarray(y.numpy())
+    return {"JAX vmap": lambda: jax.block_until_ready(clipped(*args))}
 
 
 PEAK = """

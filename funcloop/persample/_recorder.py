@@ -105,7 +105,7 @@ class Recorder(TorchFunctionMode):
         if not any(known):
             return func(*args, **kwargs)
         # Inside a transform of the loss function's own, a gradient would arrive at another level.
-        if transform_depth() == self._depth:
+        if self._rules and transform_depth() == self._depth:
             if all(known):
                 return self._compute(func, args, kwargs)
             bound = self._bind(func, args, kwargs)
