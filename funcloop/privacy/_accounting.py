@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from funcloop._errors import ArgumentError, import_extra
@@ -95,9 +97,16 @@ def calibrate_noise(
             "correct it",
         )
 
+    with _quiet():
+        return _calibrate(target_epsilon, delta, sampling_probability, steps, method)
+
+
+def _calibrate(
+    target_epsilon: float, delta: float, probability: float, steps: int, method: Method
+) -> float:
     def spent(noise: float) -> float:
         ledger = _accountant(method, None)
-        ledger.compose(_event(noise, sampling_probability, steps))
+        ledger.compose(_event(noise, probability, steps))
         return float(ledger.get_epsilon(delta))
 
     high = 1.0
@@ -109,7 +118,7 @@ def calibrate_noise(
     accounting = import_extra("dp_accounting", "privacy")
     noise = accounting.calibrate_dp_mechanism(
         lambda: _accountant(method, None),
-        lambda noise: _event(noise, sampling_probability, steps),
+        lambda noise: _event(noise, probability, steps),
         target_epsilon,
         delta,
         accounting.ExplicitBracketInterval(low, high),
@@ -161,6 +170,18 @@ def sampling_probability(expected_batch_size: float, examples: int) -> float:
             "correct it",
         )
     return expected_batch_size / examples
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings about Renyi orders that are left out for trial values of the noise."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _check(probability: float, steps: int, delta: float, method: str) -> None:
