@@ -6,6 +6,7 @@ Dynamo, sympy and the fake tensors take a second to import.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -242,3 +243,22 @@ class _PlainCall:
     @staticmethod
     def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
         return function(*args)
+
+
+def backward_would_be_lost() -> bool:
+    """Whether Dynamo is tracing through a torch.func transform.
+
+    Why private: torch.func has no public question for whether a transform is running, and this one
+    is the only that Dynamo can answer while it traces. There it inlines the forward of a custom
+    autograd Function and drops its backward (torch 2.13.0, 2.14.1).
+    """
+    return torch.compiler.is_dynamo_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def forward_mode() -> contextlib.AbstractContextManager[None]:
+    """Inside: an outer forward-mode level goes on, where torch has switched it off.
+
+    Why private: torch runs the `jvp` of a custom autograd Function with forward mode switched off,
+    so that `jvp(jvp(f))` is silently zero (torch 2.13.0), and the switch has no public name.
+    """
+    return torch.autograd.forward_ad._set_fwd_grad_enabled(True)
