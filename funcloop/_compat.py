@@ -201,6 +201,25 @@ def in_functorch() -> bool:
     return torch_functorch.peek_interpreter_stack() is not None
 
 
+def backward_would_be_lost() -> bool:
+    """Whether Dynamo is tracing through a torch.func transform.
+
+    Why private: torch.func has no public question for whether a transform is running, and this one
+    is the only that Dynamo can answer while it traces. There it inlines the forward of a custom
+    autograd Function and drops its backward (torch 2.13.0, 2.14.1).
+    """
+    return torch.compiler.is_dynamo_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def forward_mode() -> contextlib.AbstractContextManager[None]:
+    """Inside: an outer forward-mode level goes on, where torch has switched it off.
+
+    Why private: torch runs the `jvp` of a custom autograd Function with forward mode switched off,
+    so that `jvp(jvp(f))` is silently zero (torch 2.13.0), and the switch has no public name.
+    """
+    return torch.autograd.forward_ad._set_fwd_grad_enabled(True)
+
+
 class plain_modules:
     """Inside: checkpointed blocks run as plain calls, and no parametrization comes from a cache.
 
@@ -245,20 +264,20 @@ class _PlainCall:
         return function(*args)
 
 
-def backward_would_be_lost() -> bool:
-    """Whether Dynamo is tracing through a torch.func transform.
+#: Types of the operators that `torch.ops` holds.
+OPERATORS = frozenset((torch._ops.OpOverload, torch._ops.OpOverloadPacket))
 
-    Why private: torch.func has no public question for whether a transform is running, and this one
-    is the only that Dynamo can answer while it traces. There it inlines the forward of a custom
-    autograd Function and drops its backward (torch 2.13.0, 2.14.1).
+
+def written_by(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments that an operator of `torch.ops` says it writes.
+
+    Why private: the schema is the only word on it, and its classes have no public name.
     """
-    return torch.compiler.is_dynamo_compiling() and torch._C._are_functorch_transforms_active()
-
-
-def forward_mode() -> contextlib.AbstractContextManager[None]:
-    """Inside: an outer forward-mode level goes on, where torch has switched it off.
-
-    Why private: torch runs the `jvp` of a custom autograd Function with forward mode switched off,
-    so that `jvp(jvp(f))` is silently zero (torch 2.13.0), and the switch has no public name.
-    """
-    return torch.autograd.forward_ad._set_fwd_grad_enabled(True)
+    packet = isinstance(operator, torch._ops.OpOverloadPacket)
+    for overload in [getattr(operator, n) for n in operator.overloads()] if packet else [operator]:
+        places = list(enumerate(overload._schema.arguments))
+        written = [(i, a.name) for i, a in places if a.alias_info and a.alias_info.is_write]
+        found = [args[i] if i < len(args) else kwargs.get(name) for i, name in written]
+        if found:
+            return found
+    return []

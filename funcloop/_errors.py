@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
+
 
 class FuncloopError(Exception):
     """What cannot be computed exactly is refused with one of these.
@@ -61,3 +64,22 @@ class DonationError(FuncloopError, RuntimeError):
 
 class MissingExtraError(FuncloopError, ImportError):
     """An optional dependency is not installed."""
+
+
+def import_extra(module: str, extra: str) -> ModuleType:
+    """An optional dependency, imported when it is first needed.
+
+    >>> import_extra("json", "loop").__name__
+    'json'
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            "an optional dependency has to be installed",
+            f"{module} is missing",
+            f"pip install funcloop[{extra}]",
+        ) from error

@@ -51,6 +51,26 @@ class LossFn(Protocol):
     ) -> tuple[Tensor, Aux] | Tensor: ...
 
 
+class Model(Protocol):
+    """A module as a pair of pure functions: what `stateless(net)` and its wrappers are."""
+
+    def init(self, key: Key | None = None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Params and buffers: the module's own, or fresh ones from the key."""
+        ...
+
+    def apply(
+        self,
+        params: Params,
+        buffers: Buffers,
+        *args: Any,
+        key: Key | None = None,
+        train: bool | Mapping[str, bool],
+        **kwargs: Any,
+    ) -> tuple[Any, Buffers]:
+        """`(output, new_buffers)`."""
+        ...
+
+
 class Estimate(NamedTuple):
     """A gradient estimated from weighted examples; a commutative monoid under `combine`.
 

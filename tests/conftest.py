@@ -1,9 +1,14 @@
-"""Fixtures for every test: the device, and a quiet number of threads."""
+"""What every test shares: the device fixture, and property tests that are the same on each run."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import settings
+
+# A noisy machine is no failure, and a random failure is no help.
+settings.register_profile("funcloop", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("funcloop")
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 

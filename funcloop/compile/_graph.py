@@ -47,19 +47,19 @@ def _write_donated(graph: Graph, donated: Sequence[tuple[int, int]]) -> list[int
     output = next(node for node in graph.nodes if node.op == "output")
     results: list[Node] = list(output.args[0])  # type: ignore[arg-type]  # make_fx returns a list
     overwritten = {inputs[i] for i, _ in donated}
-    done = {o for i, o in donated if results[o] is inputs[i]}
+    unchanged = {o for i, o in donated if results[o] is inputs[i]}
+    written = {o for _, o in donated if _root(results[o]) not in overwritten}
+    kept = [o for o in range(len(results)) if o not in unchanged | written]
     with graph.inserting_before(output):
-        for i, o in donated:
-            if _root(results[o]) not in overwritten:
-                graph.call_function(_COPY, (inputs[i], results[o]))
-                done.add(o)
-        kept = [o for o in range(len(results)) if o not in done]
         returned = [
             graph.call_function(_CLONE, (results[o],))
             if _root(results[o]) in overwritten
             else results[o]
             for o in kept
         ]
+        for i, o in donated:
+            if o in written:
+                graph.call_function(_COPY, (inputs[i], results[o]))
     output.args = (returned,)
     return kept
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from funcloop._errors import ShapeError
-from funcloop._types import Aux, Batch, Buffers, Key, LossFn, Params
-from funcloop.stateless import Stateless
+from funcloop._types import Aux, Batch, Buffers, Key, LossFn, Model, Params
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 
@@ -22,7 +21,7 @@ class Criterion(Protocol):
 
 
 def supervised(
-    model: Stateless,
+    model: Model,
     criterion: Criterion,
     *,
     train: bool = True,

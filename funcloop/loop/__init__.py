@@ -1,0 +1,20 @@
+"""The everyday loop: batches by a key, `fit`, progress, records and curves. Optional sugar."""
+
+from funcloop.loop._batches import Batches, batches
+from funcloop.loop._evaluator import evaluator
+from funcloop.loop._fit import Epochs, FitResult, fit
+from funcloop.loop._jsonl import read_records
+from funcloop.loop._plot import plot_curves
+from funcloop.loop._record import Position
+
+__all__ = [
+    "Batches",
+    "Epochs",
+    "FitResult",
+    "Position",
+    "batches",
+    "evaluator",
+    "fit",
+    "plot_curves",
+    "read_records",
+]

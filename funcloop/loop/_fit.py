@@ -1,0 +1,197 @@
+"""The training loop, written out once: it adds logging to two lines and owns nothing."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
+
+from funcloop._errors import ArgumentError, import_extra
+from funcloop._types import Batch, Metrics
+from funcloop.loop._jsonl import JsonLines
+from funcloop.loop._plot import plot_curves
+from funcloop.loop._progress import ProgressBar
+from funcloop.loop._record import Position, Record, Sink, prefixed, summarize
+
+State = TypeVar("State")
+
+
+class Epochs(Protocol):
+    """Data whose epochs differ and can be entered anywhere, such as `batches` returns."""
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch, from batch `start` on."""
+        ...
+
+
+class FitResult(NamedTuple):
+    """What `fit` returns.
+
+    Attributes:
+        state: The state after the last step.
+        history: The records, as in `metrics.jsonl`.
+        position: Where the run stands; give it back to `fit` to go on from there.
+    """
+
+    state: Any  # a NamedTuple cannot be generic on Python 3.10
+    history: list[Record]
+    position: Position
+
+
+def fit(
+    state: State,
+    step: Callable[[State, Any], tuple[State, Metrics]],
+    data: Iterable[Batch] | Epochs,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    evaluate: Callable[[State], Mapping[str, float]] | None = None,
+    position: Position = Position(),  # noqa: B008  # a NamedTuple of numbers
+    log_dir: str | Path | None = None,
+    log_every: int = 10,
+    progress: bool = True,
+) -> FitResult:
+    """`for batch in data: state, metrics = step(state, batch)`, watched.
+
+    Every `log_every` steps the metrics since the last record are averaged by weight into one
+    record `{"step", "epoch", "time", "train/loss", ...}`; an evaluation, after each epoch and at
+    the end, gives a record with `"val/..."`. `step` and `epoch` count what is done, `time` is in
+    seconds since `fit` was called. Between two records nothing waits for the device.
+
+    Args:
+        state: Any state; a step that donates it uses it up.
+        step: `(state, batch) -> (state, metrics)`, jitted or not, metrics 0-d by name. A metric
+            `weight`, as `train_step` gives it, is the weight of the others.
+        data: Iterated once an epoch: what `batches` returned, a DataLoader, a list.
+        steps: Where to stop, in updates since the beginning of the run.
+        epochs: Where to stop, in epochs since the beginning of the run; whichever comes first.
+        evaluate: From a state to numbers by name, e.g. an `evaluator`.
+        position: Where to start; that of an earlier result goes on from there, also in the middle
+            of an epoch. Data without an `epoch` method are read and thrown away up to it.
+        log_dir: A folder for `metrics.jsonl` and, at the end, `curves.png`; made if missing.
+        log_every: Steps in a record.
+        progress: Show a progress bar, and one line for each evaluation.
+
+    Returns:
+        A FitResult: state, history, position.
+
+    Raises:
+        ArgumentError: there is no limit, `log_every` is less than one, or the data ran out.
+        MissingExtraError: `progress` needs tqdm or `log_dir` needs matplotlib.
+
+    >>> import torch
+    >>> def step(total, x):
+    ...     return total + x.sum(), {"loss": x.mean(), "weight": x.numel()}
+    >>> data = [torch.tensor([1.0]), torch.tensor([3.0, 5.0])]
+    >>> result = fit(torch.tensor(0.0), step, data, epochs=2, log_every=2, progress=False)
+    >>> result.state, result.history[-1]["train/loss"], result.position
+    (tensor(18.), 3.0, Position(step=4, epoch=2, batch=0))
+    """
+    _check(steps, epochs, log_every)
+    if log_dir is not None:
+        import_extra("matplotlib", "loop")  # missed before the first step, not after the last
+    bar = ProgressBar(_total(data, steps, epochs), position.step) if progress else None
+    journal = _Journal(_sinks(bar, log_dir, position), log_every)
+    evaluated = position.step
+    try:
+        while not _finished(position, steps, epochs):
+            for batch in _rest_of_epoch(data, position):
+                state, metrics = step(state, batch)
+                position = position.next_batch()
+                journal.add(position, metrics)
+                if bar is not None:
+                    bar.advance()
+                if position.step == steps:
+                    break
+            else:
+                _check_not_empty(position)
+                position = position.next_epoch()
+            journal.flush(position)
+            if evaluate is not None and position.step > evaluated:
+                evaluated = position.step
+                journal.write(position, prefixed("val", evaluate(state)))
+    finally:  # an interrupted run leaves its curves too
+        journal.close()
+        if log_dir is not None and journal.history:
+            plot_curves(Path(log_dir, "metrics.jsonl"), Path(log_dir, "curves.png"))
+    return FitResult(state, journal.history, position)
+
+
+class _Journal:
+    """Gathers the metrics of steps, and hands each finished record to all sinks."""
+
+    def __init__(self, sinks: list[Sink], every: int) -> None:
+        self.history: list[Record] = []
+        self._sinks = sinks
+        self._every = every
+        self._pending: list[Metrics] = []
+        self._began = time.perf_counter()
+
+    def add(self, position: Position, metrics: Metrics) -> None:
+        self._pending.append(metrics)
+        if len(self._pending) == self._every:
+            self.flush(position)
+
+    def flush(self, position: Position) -> None:
+        if self._pending:
+            pending, self._pending = self._pending, []
+            self.write(position, prefixed("train", summarize(pending)))
+
+    def write(self, position: Position, values: Record) -> None:
+        spent = round(time.perf_counter() - self._began, 3)
+        record = {"step": position.step, "epoch": position.epoch, "time": spent, **values}
+        self.history.append(record)
+        for sink in self._sinks:
+            sink.write(record)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+
+def _sinks(bar: ProgressBar | None, log_dir: str | Path | None, position: Position) -> list[Sink]:
+    sinks: list[Sink] = [] if bar is None else [bar]
+    if log_dir is not None:
+        Path(log_dir).mkdir(parents=True, exist_ok=True)
+        sinks.append(JsonLines(Path(log_dir, "metrics.jsonl"), position.step))
+    return sinks
+
+
+def _rest_of_epoch(data: Iterable[Batch] | Epochs, position: Position) -> Iterator[Batch]:
+    epoch = getattr(data, "epoch", None)
+    if callable(epoch):  # samplers have an `epoch` that is a number
+        return cast("Epochs", data).epoch(position.epoch, position.batch)
+    return itertools.islice(cast("Iterable[Batch]", data), position.batch, None)
+
+
+def _finished(position: Position, steps: int | None, epochs: int | None) -> bool:
+    return (steps is not None and position.step >= steps) or (
+        epochs is not None and position.epoch >= epochs
+    )
+
+
+def _total(data: object, steps: int | None, epochs: int | None) -> int | None:
+    if epochs is None or not isinstance(data, Sized):
+        return steps
+    whole = epochs * len(data)
+    return whole if steps is None else min(steps, whole)
+
+
+def _check(steps: int | None, epochs: int | None, log_every: int) -> None:
+    if steps is None and epochs is None:
+        raise ArgumentError("a run ends somewhere", "neither steps nor epochs", "give one of them")
+    if log_every < 1:
+        raise ArgumentError(
+            "a record holds at least one step", f"log_every {log_every}", "give a positive number"
+        )
+
+
+def _check_not_empty(position: Position) -> None:
+    if position.batch == 0:
+        raise ArgumentError(
+            "data give at least one batch in every epoch",
+            f"none came in epoch {position.epoch}",
+            "give data that can be iterated again, not a generator that is used up",
+        )

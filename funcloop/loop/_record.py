@@ -1,0 +1,100 @@
+"""Metrics of many steps become records, one for each interval, without waiting for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from funcloop._errors import ShapeError, StructureError
+from funcloop._types import Metrics
+
+#: One line of `metrics.jsonl`: `step`, `epoch`, `time` and the values by name.
+Record: TypeAlias = dict[str, float]
+
+
+class Position(NamedTuple):
+    """Where a run stands in its data: three numbers, to be kept beside the state.
+
+    Attributes:
+        step: Updates made since the beginning of the run.
+        epoch: Epochs completed.
+        batch: Batches taken from the epoch that is running.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+
+    def next_batch(self) -> Position:
+        """After one more update."""
+        return Position(self.step + 1, self.epoch, self.batch + 1)
+
+    def next_epoch(self) -> Position:
+        """At the beginning of the next epoch."""
+        return Position(self.step, self.epoch + 1, 0)
+
+
+class Sink(Protocol):
+    """Whatever takes records: a file, a progress bar."""
+
+    def write(self, record: Record) -> None:
+        """Take one record."""
+        ...
+
+    def close(self) -> None:
+        """No more records will come."""
+        ...
+
+
+def summarize(metrics: Sequence[Metrics]) -> Record:
+    """The metrics of several steps as one: means weighted by each step's `weight`.
+
+    `weight` itself is the sum, and `learning_rate` that of the last step. A step without weight
+    does not count. This is where the numbers are fetched from the device.
+
+    >>> low, high = torch.tensor(1.0), torch.tensor(3.0)
+    >>> summarize([{"loss": low, "weight": high}, {"loss": high, "weight": low}])
+    {'loss': 1.5, 'weight': 4.0}
+
+    Raises:
+        ShapeError: a metric is not a single number.
+        StructureError: the steps do not have the same metrics.
+    """
+    names = {tuple(sorted(m)) for m in metrics}
+    if len(names) > 1:
+        raise StructureError(
+            "every step has the same metrics",
+            f"{sorted(names)}",
+            "return a neutral value where one does not apply",
+        )
+    columns = {name: _column(name, [m[name] for m in metrics]) for name in metrics[0]}
+    weight = columns.get("weight", np.ones(len(metrics)))
+    return {name: _reduce(name, column, weight) for name, column in columns.items()}
+
+
+def _column(name: str, values: Sequence[torch.Tensor]) -> np.ndarray:
+    column = torch.stack([torch.as_tensor(value) for value in values])
+    if column.ndim != 1:
+        raise ShapeError(
+            "a step's metrics are single numbers",
+            f"{name} of shape {tuple(column.shape[1:])}",
+            "average it, or write the loop out where a step has many members",
+        )
+    return np.array(column.tolist(), dtype=np.float64)
+
+
+def _reduce(name: str, column: np.ndarray, weight: np.ndarray) -> float:
+    if name == "weight":
+        return float(column.sum())
+    if name == "learning_rate":
+        return float(column[-1])
+    counts = weight != 0
+    return float(np.average(column[counts], weights=weight[counts])) if counts.any() else 0.0
+
+
+def prefixed(prefix: str, values: Mapping[str, float]) -> Record:
+    """The values under `prefix/name`, as floats."""
+    return {f"{prefix}/{name}": float(value) for name, value in values.items()}

@@ -1,0 +1,142 @@
+"""Watches the torch functions of a forward: writes go to copies, some calls to an exact twin."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from funcloop._compat import storage_of
+from funcloop._errors import HiddenStateError, UnsupportedError
+from funcloop._pytree import flatten
+from funcloop.stateless._explain import module_of
+from funcloop.stateless._plan import Plan
+from funcloop.stateless._rules import RULES
+from funcloop.stateless._writes import first_argument
+
+
+class ArgumentWritten(Exception):
+    """The forward is about to write into one of its arguments; it needs copies of them."""
+
+
+class Owner(NamedTuple):
+    """Whose memory it is: a "parameter", a "buffer", an "argument" or a "constant"."""
+
+    kind: str
+    name: str
+
+
+class Guard(TorchFunctionMode):
+    """Sees every torch function of one forward before it runs.
+
+    A write in place is noted for a copied buffer, and refused for anything else that came from
+    outside; it is seen before it happens, also through views and under vmap. Functions in `RULES`
+    are handled by their rule, and all others run as they are.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Tensor],
+        fresh: Mapping[str, Tensor],
+        arguments: Any = (),
+        plan: Plan | None = None,
+    ) -> None:
+        """Watch a forward.
+
+        Args:
+            values: Every leaf of the module, as it came from outside.
+            fresh: Copies by name, which stand for some of the values and may be written.
+            arguments: What the forward is called with.
+            plan: The module's plan, for its constants and paths.
+        """
+        super().__init__()
+        self.written: set[str] = set()
+        self._values, self._fresh, self._arguments, self._plan = values, fresh, arguments, plan
+        self._names = {id(tensor): name for name, tensor in fresh.items()}
+        self._owners: dict[int, Owner] | None = None
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        rule = RULES[func]
+        if rule is not None:
+            return rule(self, func, args, kwargs or {})
+        if not kwargs:
+            return func(*args)
+        if "out" in kwargs or "inplace" in kwargs:
+            self._note_keywords(args, kwargs)
+        return func(*args, **kwargs)
+
+    def _note_keywords(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if kwargs.get("inplace"):
+            self.note_write(first_argument(args, kwargs))
+        for target in flatten(kwargs.get("out"))[0]:
+            self.note_write(target)
+
+    def note_write(self, target: Any) -> None:
+        """Allow or refuse a write into `target` that is about to happen.
+
+        Raises:
+            ArgumentWritten: the target belongs to an argument; a second try with copies is right.
+            UnsupportedError: it belongs to a parameter.
+            HiddenStateError: it belongs to a plain attribute.
+        """
+        if not isinstance(target, Tensor):
+            return
+        name = self._names.get(id(target))
+        if name is not None:
+            self.written.add(name)
+            return
+        if self._owners is None:
+            self._owners = self._find_owners()
+        owner = self._owners.get(storage_of(target))
+        if owner is not None:
+            self._judge(owner)
+
+    def where(self) -> str:
+        """The innermost module that is running, for a message."""
+        names = self._plan.module_names if self._plan else {}
+        frame = inspect.currentframe()
+        while frame is not None:
+            if module := module_of(frame, names):
+                return module
+            frame = frame.f_back
+        return "the forward"
+
+    def _find_owners(self) -> dict[int, Owner]:
+        owners: dict[int, Owner] = {}
+        for held in self._plan.constants if self._plan else ():
+            owners[storage_of(held.value)] = Owner("constant", held.path)  # type: ignore[arg-type]  # a tensor
+        for leaf in flatten(self._arguments)[0]:
+            if isinstance(leaf, Tensor):
+                owners[storage_of(leaf)] = Owner("argument", "")
+        for name, tensor in self._values.items():
+            owners[storage_of(tensor)] = Owner("parameter", name)
+        for name, tensor in self._fresh.items():
+            owners[storage_of(tensor)] = Owner("buffer", name)
+        return owners
+
+    def _judge(self, owner: Owner) -> None:
+        if owner.kind == "buffer":
+            self.written.add(owner.name)
+        elif owner.kind == "argument":
+            raise ArgumentWritten
+        elif owner.kind == "parameter":
+            raise UnsupportedError(
+                "apply returns no new params, and writes into none",
+                f"the forward writes into parameter {owner.name}",
+                "make it a buffer, or change it between the calls (a Transform)",
+            )
+        else:
+            raise HiddenStateError(
+                "a tensor that a forward writes is state, and state is a buffer",
+                f"the forward writes into attribute {owner.name}",
+                "register it with register_buffer; apply then takes and returns it",
+            )

@@ -1,0 +1,57 @@
+"""Every example and every Python block of the README runs, at a small size."""
+
+from __future__ import annotations
+
+import functools
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+import funcloop as fl
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = {path.name for path in (ROOT / "examples").glob("*.py")}
+
+
+def run(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+
+
+def test_step(monkeypatch: pytest.MonkeyPatch, capsys):
+    run("step.py", monkeypatch=monkeypatch)
+    eager, jitted = map(float, re.findall(r"loss ([\d.]+)", capsys.readouterr().out))
+    assert jitted < eager / 2
+
+
+def test_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "run"
+    run("digits.py", "--steps", "60", "--no-jit", "--out", str(out), monkeypatch=monkeypatch)
+    (accuracy,) = re.findall(r"test accuracy: ([\d.]+)", capsys.readouterr().out)
+    assert float(accuracy) > 0.9
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert len((out / "metrics.jsonl").read_text().splitlines()) > 6
+
+
+def test_every_example_has_a_test():
+    tests = {f"{name.removeprefix('test_')}.py" for name in globals() if name.startswith("test_")}
+    assert tests >= EXAMPLES
+
+
+def test_step_is_short():
+    assert len((ROOT / "examples" / "step.py").read_text().splitlines()) < 40
+
+
+def test_readme_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fl, "jit", functools.partial(fl.jit, backend="aot_eager"))
+    namespace: dict[str, object] = {}
+    for block in blocks:  # in order, in one namespace: a reader goes on from block to block
+        exec(compile(block, "README.md", "exec"), namespace)
