@@ -1,0 +1,33 @@
+"""DoReFa weights: squashed to [-1, 1] and rounded. Zhou et al. (2016), arXiv 1606.06160."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from funcloop.ops._fake_quantize import fake_quantize
+from funcloop.ops._spec import QuantSpec
+
+
+def dorefa(w: Tensor, bits: int) -> Tensor:
+    """`2 quantize(tanh(w) / (2 max|tanh(w)|) + 1/2) - 1`, on `2^bits` levels in [-1, 1].
+
+    There is no level at zero. Rounding is straight-through; tanh and maximum are differentiated.
+    All-zero weights are not divided.
+
+    Args:
+        w: Weights, floating, any shape.
+        bits: 2 to 8; one bit is `binarize`.
+
+    Returns:
+        The shape and dtype of w.
+
+    >>> import torch
+    >>> dorefa(torch.tensor([-2.0, -0.1, 0.1, 2.0]), bits=2)
+    tensor([-1.0000, -0.3333,  0.3333,  1.0000])
+    """
+    spec = QuantSpec(bits=bits, signed=False)
+    squashed = torch.tanh(w)
+    largest = squashed.abs().amax() if w.numel() else squashed.sum()
+    unit = squashed / (2 * torch.where(largest == 0, 1, largest)) + 0.5
+    return 2 * fake_quantize(unit, 1 / spec.quant_max, 0, spec) - 1
