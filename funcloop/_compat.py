@@ -193,12 +193,21 @@ def batch_levels(tensor: Tensor) -> frozenset[int]:
     return frozenset(levels)
 
 
-def in_functorch() -> bool:
-    """Whether any torch.func transform is running around us.
+def lacks_rules(tensors: Iterable[Tensor]) -> bool:
+    """Whether a fused operator over these tensors may have no rule for the transforms around us.
 
-    Why private: torch.func has no public question for this.
+    So it is where a tensor is batched by vmap, under forward mode, and under a gradient of a
+    gradient: fused kernels come with a first backward at most.
+
+    Why private: torch.func has no public question for what is running around us.
     """
-    return torch_functorch.peek_interpreter_stack() is not None
+    stack = torch_functorch.get_interpreter_stack()
+    if stack is None:
+        return False
+    kinds = [level.key() for level in stack]
+    kind = torch_functorch.TransformType
+    deep = kind.Jvp in kinds or kinds.count(kind.Grad) > 1
+    return deep or any(batch_levels(tensor) for tensor in tensors)
 
 
 def backward_would_be_lost() -> bool:
@@ -281,3 +290,44 @@ def written_by(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> li
         if found:
             return found
     return []
+
+
+def tensor_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
+    """A function that says whether other tensors have these shapes, strides, dtypes and devices.
+
+    Why private: it is the check that Dynamo's own guards use, written in C++, ten times faster than
+    looking at the attributes from Python. It may refuse tensors that are alike (a Parameter for a
+    Tensor, another autocast mode), and never accepts others.
+    """
+    from torch._C._dynamo.guards import TensorGuards
+
+    sizes = [list(tensor.shape) for tensor in tensors]
+    strides = [list(tensor.stride()) for tensor in tensors]
+    guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    return guards.check
+
+
+def is_seeded(operator: Any) -> bool:
+    """Whether an operator of `torch.ops` draws from a generator.
+
+    Why private: the tag is public, but a packet's overloads are not.
+    """
+    packet = isinstance(operator, torch._ops.OpOverloadPacket)
+    overloads = [getattr(operator, n) for n in operator.overloads()] if packet else [operator]
+    return any(torch.Tag.nondeterministic_seeded in overload.tags for overload in overloads)
+
+
+def operator_name(operator: Any) -> str:
+    """The name of an operator of `torch.ops` without its overload, as in "aten::rand"."""
+    packet = isinstance(operator, torch._ops.OpOverloadPacket)
+    return (operator if packet else operator.overloadpacket)._qualified_op_name
+
+
+def argument_names(space: str, name: str) -> list[str]:
+    """The names of the arguments of `torch.ops.<space>.<name>`, of its first overload.
+
+    Why private: as above.
+    """
+    packet = getattr(getattr(torch.ops, space), name)
+    overload = getattr(packet, packet.overloads()[0])
+    return [argument.name for argument in overload._schema.arguments]

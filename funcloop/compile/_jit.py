@@ -12,6 +12,7 @@ from torch import Tensor
 from funcloop._compat import compile_graph, transforming
 from funcloop._errors import ArgumentError, TraceError
 from funcloop._pytree import Structure, flatten, paths_of, unflatten
+from funcloop.compile._dispatch import Dispatch
 from funcloop.compile._donation import (
     Donated,
     Lost,
@@ -22,6 +23,7 @@ from funcloop.compile._donation import (
 )
 from funcloop.compile._graph import prepare
 from funcloop.compile._signature import Static, as_leaves, signature
+from funcloop.compile._straight import Builder, builder
 from funcloop.compile._trace import trace
 
 P = ParamSpec("P")
@@ -34,24 +36,26 @@ class Compiled(NamedTuple):
     Attributes:
         call: Takes the tensor leaves, returns the outputs that are not donated.
         inputs: Places of the tensor leaves among all leaves.
-        output: Structure of the result.
         constants: Leaves of the result, None where a tensor goes.
         kept: Places in the result of what `call` returns.
         donated: Pairs (place among the leaves, place in the result).
         others: Places of the tensor leaves that are not donated.
         paths: The path of each donated leaf.
         captured: Tensors held as constants, each with the version that was traced.
+        dispatch: Takes arguments of just this kind apart, quickly.
+        build: Puts the result together.
     """
 
     call: Callable[..., Sequence[Tensor]]
     inputs: list[int]
-    output: Structure | str
     constants: list[Any]
     kept: list[int]
     donated: list[tuple[int, int]]
     others: list[int]
     paths: list[str]
     captured: list[tuple[Tensor, int]]
+    dispatch: Dispatch
+    build: Builder
 
 
 class Jitted(Generic[P, R]):
@@ -70,6 +74,7 @@ class Jitted(Generic[P, R]):
         self._static = static
         self._backend = backend
         self._graphs: dict[Hashable, Compiled] = {}
+        self._last: Compiled | None = None
 
     @property
     def traces(self) -> int:
@@ -83,12 +88,21 @@ class Jitted(Generic[P, R]):
         """What `f(*args, **kwargs)` returns, by the graph for arguments of this kind."""
         if transforming():
             return self._f(*args, **kwargs)
-        leaves, structure = as_leaves(self._mark_static(args, kwargs))
+        call = self._mark_static(args, kwargs)
+        compiled = self._last
+        leaves = None if compiled is None else compiled.dispatch(call)
+        if compiled is None or leaves is None:
+            leaves, structure = as_leaves(call)
+            compiled = self._find(leaves, structure)
+        return _run(compiled, leaves)
+
+    def _find(self, leaves: Sequence[Any], structure: Structure | str) -> Compiled:
         key = signature(leaves, structure)
         compiled = self._graphs.get(key)
         if compiled is None:
             compiled = self._graphs[key] = self._compile(leaves, structure)
-        return _run(compiled, leaves)
+        self._last = compiled
+        return compiled
 
     def _mark_static(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         if not self._static:
@@ -115,13 +129,14 @@ class Jitted(Generic[P, R]):
         return Compiled(
             call=compile_graph(traced.graph, traced.fakes, self._backend),
             inputs=inputs,
-            output=traced.output,
             constants=traced.constants,
             kept=[outputs[o] for o in kept],
             donated=donated,
             others=[i for i in inputs if i not in given],
             paths=[paths[i] for i, _ in donated],
             captured=[(tensor, tensor._version) for tensor in traced.captured],
+            dispatch=Dispatch(leaves, structure),
+            build=builder(traced.output),
         )
 
     def _match_donated(self, args: Sequence[Any], output: Any) -> list[tuple[int, int]]:
@@ -168,7 +183,7 @@ def _run(compiled: Compiled, leaves: Sequence[Any]) -> Any:
         spend(donated, Lost)
         raise
     spend(donated, Donated)
-    return unflatten(compiled.output, result)
+    return compiled.build(result)
 
 
 @overload

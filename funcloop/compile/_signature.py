@@ -30,11 +30,11 @@ def as_leaves(args: Any) -> tuple[list[Any], Structure | str]:
     leaves, structure = flatten(args)
     for place, leaf in enumerate(leaves):
         if not isinstance(leaf, Tensor) and type(leaf) in (int, float, complex):
-            leaves[place] = _number(leaf, leaves)
+            leaves[place] = as_tensor(leaf, leaves)
     return leaves, structure
 
 
-def _number(value: complex, leaves: Sequence[Any]) -> Tensor:
+def as_tensor(value: complex, leaves: Sequence[Any]) -> Tensor:
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     double = any(leaf.dtype in (torch.float64, torch.complex128) for leaf in tensors)
     device = tensors[0].device if tensors else None
@@ -57,7 +57,7 @@ def signature(leaves: Sequence[Any], structure: Structure | str) -> Hashable:
         hash(specs)
     except TypeError:
         raise _unhashable(leaves, structure) from None
-    return structure, specs, _ambient()
+    return structure, specs, ambient()
 
 
 def _spec(leaf: Any) -> Hashable:
@@ -66,7 +66,7 @@ def _spec(leaf: Any) -> Hashable:
     return type(leaf), leaf
 
 
-def _ambient() -> Hashable:
+def ambient() -> Hashable:
     """Settings outside the arguments that decide what an operator does."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         return torch.get_default_dtype(), *_autocast("cpu"), *_autocast("cuda")

@@ -77,15 +77,22 @@ def explain(error: BaseException, names: dict[int, str]) -> FuncloopError | None
 
 
 def _place(error: BaseException, names: dict[int, str]) -> str:
-    """The user's own line that raised, and the innermost module of the net around it."""
-    module, line = "", "a line that left no frame"
+    """The user's own line that raised, or else torch's, and the innermost module around it."""
+    module, own, torchs = "", "", "a line that left no frame"
     for frame, number in _frames(error.__traceback__):
         module = module_of(frame, names) or module
-        code = frame.f_code
-        if not _is_library(frame):
-            source = linecache.getline(code.co_filename, number).strip()
-            line = f"{code.co_filename}:{number} `{source}`"
+        package = frame.f_globals.get("__name__", "")
+        if package.startswith("torch.nn."):
+            torchs = _line(frame, number)
+        elif package.split(".")[0] not in ("torch", "funcloop"):
+            own = _line(frame, number)
+    line = own or torchs
     return f"{line} in {module}" if module else line
+
+
+def _line(frame: FrameType, number: int) -> str:
+    file = frame.f_code.co_filename
+    return f"{file}:{number} `{linecache.getline(file, number).strip()}`"
 
 
 def module_of(frame: FrameType, names: dict[int, str]) -> str:
@@ -100,7 +107,3 @@ def _frames(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
     while traceback is not None:
         yield traceback.tb_frame, traceback.tb_lineno
         traceback = traceback.tb_next
-
-
-def _is_library(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__", "").split(".")[0] in ("torch", "funcloop")

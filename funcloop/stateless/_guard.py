@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from funcloop._compat import storage_of
 from funcloop._errors import HiddenStateError, UnsupportedError
 from funcloop._pytree import flatten
+from funcloop._types import Key
+from funcloop.random import route
 from funcloop.stateless._explain import module_of
 from funcloop.stateless._plan import Plan
 from funcloop.stateless._rules import RULES
-from funcloop.stateless._writes import first_argument
+from funcloop.stateless._writes import Function
 
 
 class ArgumentWritten(Exception):
@@ -29,16 +30,17 @@ class Owner(NamedTuple):
     name: str
 
 
-class Guard(TorchFunctionMode):
+class Guard(route):
     """Sees every torch function of one forward before it runs.
 
-    A write in place is noted for a copied buffer, and refused for anything else that came from
-    outside; it is seen before it happens, also through views and under vmap. Functions in `RULES`
-    are handled by their rule, and all others run as they are.
+    Random numbers come from the key, as under `route`. A write in place is noted for a copied
+    buffer, and refused for anything else that came from outside; it is seen before it happens, also
+    through views and under vmap. Functions in `RULES` are handled by their rule.
     """
 
     def __init__(
         self,
+        key: Key | None,
         values: Mapping[str, Tensor],
         fresh: Mapping[str, Tensor],
         arguments: Any = (),
@@ -47,36 +49,40 @@ class Guard(TorchFunctionMode):
         """Watch a forward.
 
         Args:
+            key: Where its random numbers come from.
             values: Every leaf of the module, as it came from outside.
             fresh: Copies by name, which stand for some of the values and may be written.
             arguments: What the forward is called with.
             plan: The module's plan, for its constants and paths.
         """
-        super().__init__()
+        super().__init__(key)
         self.written: set[str] = set()
+        self.rebound: set[str] = set()
         self._values, self._fresh, self._arguments, self._plan = values, fresh, arguments, plan
         self._names = {id(tensor): name for name, tensor in fresh.items()}
         self._owners: dict[int, Owner] | None = None
 
     def __torch_function__(
         self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        func: Function,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         rule = RULES[func]
         if rule is not None:
-            return rule(self, func, args, kwargs or {})
-        if not kwargs:
-            return func(*args)
-        if "out" in kwargs or "inplace" in kwargs:
+            return rule(self, func, *args, **kwargs or {})
+        if kwargs and ("out" in kwargs or "inplace" in kwargs):
             self._note_keywords(args, kwargs)
-        return func(*args, **kwargs)
+        return super().__torch_function__(func, types, args, kwargs)
 
-    def _note_keywords(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def proceed(self, func: Function, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; random numbers come from the key."""
+        return super().__torch_function__(func, (), args, kwargs)
+
+    def _note_keywords(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if kwargs.get("inplace"):
-            self.note_write(first_argument(args, kwargs))
+            self.note_write(args[0] if args else next(iter(kwargs.values())))
         for target in flatten(kwargs.get("out"))[0]:
             self.note_write(target)
 
@@ -99,6 +105,13 @@ class Guard(TorchFunctionMode):
         owner = self._owners.get(storage_of(target))
         if owner is not None:
             self._judge(owner)
+
+    def rebind(self, old: Tensor, new: Tensor) -> None:
+        """Let the module hold `new` wherever it holds the parameter `old`, until the call ends."""
+        for container, local, name in self._plan.parameter_slots if self._plan else ():
+            if container[local] is old:
+                container[local] = new
+                self.rebound.add(name)
 
     def where(self) -> str:
         """The innermost module that is running, for a message."""

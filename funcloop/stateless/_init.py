@@ -13,7 +13,6 @@ from funcloop._compat import batch_levels
 from funcloop._errors import ShapeError, UnsupportedError
 from funcloop._pytree import tree_map
 from funcloop._types import Key
-from funcloop.random import route
 from funcloop.stateless._guard import Guard
 from funcloop.stateless._merge import copy_with
 from funcloop.stateless._plan import Plan
@@ -52,8 +51,8 @@ def _draw(plan: Plan, key: Key) -> tuple[Leaves, Leaves]:
         for name, tensor in {**plan.buffers, **plan.parameters}.items()
     }
     net = copy_with(plan, leaves)
-    guard = Guard(leaves, leaves)
-    with torch.no_grad(), route(key), guard:
+    guard = Guard(key, leaves, leaves)
+    with torch.no_grad(), guard:
         for _, module in reversed(list(walk(net))):  # children before parents, as constructors do
             _reset(module)
     drawn = {name: _leaf(net, name) for name in leaves}

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from funcloop._compat import plain_modules
 from funcloop._pytree import tree_map
 from funcloop._types import Key
-from funcloop.random import route
 from funcloop.stateless import _partition
 from funcloop.stateless._explain import explain
 from funcloop.stateless._guard import ArgumentWritten, Guard
@@ -129,17 +128,17 @@ class Stateless:
     ) -> tuple[Any, Leaves]:
         plan = self._plan
         fresh = {name: values[name].clone() for name in plan.changeable(values)}
-        guard = Guard(values, fresh, watched, plan)
+        guard = Guard(key, values, fresh, watched, plan)
         with Swapped(plan, {**values, **fresh}, flags) as module:
             try:
-                with plain_modules(), route(key), guard:
+                with plain_modules(), guard:
                     output = plan.net(*args, **kwargs)
             except Exception as error:
                 refusal = explain(error, plan.module_names)
                 if refusal is None:
                     raise
                 raise refusal from error
-            after = module.buffers_after(fresh, guard.written)
+            after = module.buffers_after(fresh, guard.written, guard.rebound)
         return output, {**buffers, **after}
 
     def _training(self, train: Train) -> tuple[bool, ...]:

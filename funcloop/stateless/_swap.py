@@ -69,12 +69,15 @@ class Swapped:
                 container.clear()
         self._lock.release()
 
-    def buffers_after(self, fresh: Mapping[str, Tensor], written: Set[str]) -> dict[str, Tensor]:
+    def buffers_after(
+        self, fresh: Mapping[str, Tensor], written: Set[str], rebound: Set[str]
+    ) -> dict[str, Tensor]:
         """What the call made of the buffers, by name; those it left alone are not among them.
 
         Args:
             fresh: The copies that were put in.
             written: Names of those that were written in place.
+            rebound: Parameters that a rule has replaced for the rest of the call.
 
         Raises:
             UnsupportedError: a parameter was replaced, a buffer was deleted, or a tie was cut.
@@ -86,7 +89,7 @@ class Swapped:
             container[local] = wrapper
         plan.check_unchanged()
         for container, local, name in plan.parameter_slots:
-            if container[local] is not self._values[name]:
+            if container[local] is not self._values[name] and name not in rebound:
                 _refuse_replaced_parameter(name)
         for place, name in plan.tensor_attributes:
             if plan.dicts[place].get(name) is not self._saved[place][name]:

@@ -2,55 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from funcloop._compat import written_by
 from funcloop._pytree import flatten
 
-if TYPE_CHECKING:
-    from funcloop.stateless._guard import Guard
-
-#: `(guard, function, args, kwargs) -> result`, in place of the function itself.
-Rule: TypeAlias = Callable[["Guard", Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+Function: TypeAlias = Callable[..., Any]
+#: Called with the watcher, the function and its arguments in place of the function.
+Rule: TypeAlias = Callable[..., Any]
 
 
-def first_argument(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    return args[0] if args else next(iter(kwargs.values()), None)
+class Watcher(Protocol):
+    """The active guard, as rules know it."""
+
+    def note_write(self, target: Any) -> None:
+        """Allow or refuse a write into `target` that is about to happen."""
+        ...
+
+    def proceed(self, func: Function, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; random numbers come from the key."""
+        ...
+
+    def rebind(self, old: Tensor, new: Tensor) -> None:
+        """Let the module hold `new` wherever it holds the parameter `old`, until the call ends."""
+        ...
+
+    def where(self) -> str:
+        """The innermost module that is running, for a message."""
+        ...
+
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *exception: Any) -> Any: ...
 
 
-def note_first(
-    guard: Guard, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def note_first(guard: Watcher, func: Function, /, *args: Any, **kwargs: Any) -> Any:
     """The rule of a function that writes its first argument, or every tensor in a first list."""
-    for target in flatten(first_argument(args, kwargs))[0]:
+    for target in flatten(args[0] if args else next(iter(kwargs.values()), None))[0]:
         guard.note_write(target)
-    return func(*args, **kwargs)
+    return guard.proceed(func, *args, **kwargs)
 
 
-def note_every(
-    guard: Guard, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def note_every(guard: Watcher, func: Function, /, *args: Any, **kwargs: Any) -> Any:
     """The rule of a function of which torch does not say what it writes, except the first."""
     for target in flatten((args[1:], kwargs))[0]:
         guard.note_write(target)
-    return func(*args, **kwargs)
+    return guard.proceed(func, *args, **kwargs)
 
 
-def note_operator(
-    guard: Guard, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """The rule of an operator of `torch.ops` whose schema says what it writes."""
+def note_operator(guard: Watcher, func: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """The rule of an operator of `torch.ops`, whose schema says what it writes."""
     for target in written_by(func, args, kwargs):
         guard.note_write(target)
-    return func(*args, **kwargs)
+    return guard.proceed(func, *args, **kwargs)
 
 
-def writers() -> set[Callable[..., Any]]:
+def writers() -> set[Function]:
     """Every function that torch names as one in place: `add_`, `__setitem__`, `F.relu_`, ..."""
     named = {
         getattr(space, name)

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
 from torch import Tensor, nn
 
+from funcloop import tree
 from funcloop._errors import ArgumentError, RandomnessError, TraceError
 from funcloop.compile import jit
 from tests.laws import assert_jit_equal, assert_pure, assert_trees_equal
+from tests.tree.test_pytree import TREES
 
 
 def semantic(f: Callable[..., Any], **options: Any) -> Any:
@@ -103,6 +106,17 @@ def test_what_makes_a_new_graph_and_what_does_not() -> None:
     compiled({"a": a.double(), "b": b}, 0.1)  # another dtype
     compiled({"a": torch.ones(4)[::2], "b": b}, 0.1)  # other strides
     assert compiled.traces == 6
+
+
+@settings(max_examples=15)
+@given(TREES, TREES)
+def test_every_call_finds_the_graph_of_its_own_structure(first: Any, second: Any) -> None:
+    """Also where a container stands in a leaf's place, or a number in a tensor's."""
+    compiled = semantic(lambda value: tree.map(lambda x: x + 1, value))
+    for value in (first, second, first, tree.map(torch.tensor, first)):
+        want = tree.map(lambda x: torch.tensor(x) + 1, value)
+        assert_trees_equal(compiled(value), want)
+    assert compiled.traces <= 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
@@ -99,12 +100,19 @@ class Output(dict):
     """Like a Hugging Face model output: a registered subclass of dict."""
 
 
-def test_a_container_registered_with_torch_is_a_container() -> None:
+@functools.cache
+def register_output() -> None:
     from torch.utils import _pytree
 
     _pytree.register_pytree_node(
-        Output, lambda o: (list(o.values()), list(o)), lambda v, keys: Output(zip(keys, v, strict=True))
+        Output,
+        lambda o: (list(o.values()), list(o)),
+        lambda values, keys: Output(zip(keys, values, strict=True)),
     )
+
+
+def test_a_container_registered_with_torch_is_a_container() -> None:
+    register_output()
     value = Output(logits=1, loss=2)
     leaves, structure = tree.flatten(value)
     assert leaves == [1, 2]

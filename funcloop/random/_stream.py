@@ -1,0 +1,85 @@
+"""The words that a key gives: which element takes which word of which Philox block.
+
+The counter's third word numbers the stream, its fourth the purpose, so that sampling, splitting and
+folding never meet. Element `i` depends on the key and on `i` alone: a longer draw begins with the
+shorter one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from funcloop._errors import ShapeError
+from funcloop.random._philox import MASK, Block, philox4x32
+
+SAMPLE, SPLIT, FOLD = range(3)
+#: Elements are taken 4 * LANE at a time: LANE first words of LANE blocks, then the second words...
+#: A lane is then stored in one piece; word by word, the stores would be scattered.
+LANE = 256
+
+#: From the words of the four lanes to their values, elementwise. Both are drawn lazily: where one
+#: lane is enough, the others cost nothing.
+Convert = Callable[[Iterator[Tensor]], Iterable[Tensor]]
+
+
+def block(key: Tensor, index: Tensor, stream: int, purpose: int) -> Block:
+    """Four words for each key and index; `index` is int64 and broadcasts against (*K, ...)."""
+    first, second = key.reshape(*key.shape[:-1], *[1] * index.ndim, 2).unbind(-1)
+    return philox4x32((index & MASK, (index >> 32) & MASK, stream, purpose), (first, second))
+
+
+def draw(key: Tensor, shape: Sequence[int], convert: Convert, bits: int = 32) -> Tensor:
+    """Values of shape (*K, *shape), one for each word of the key's stream.
+
+    Args:
+        key: int64, shape (*K, 2).
+        shape: The shape of one key's values.
+        convert: Called with the four lanes' words; the words have `bits` bits.
+        bits: 32, or up to 63: then the upper 32 are those that a draw of 32 gives.
+    """
+    require_key(key)
+    count = math.prod(shape)
+    lanes = 1 if count <= LANE else 4
+    index = _index(count, key.device)  # (count,) or (groups, LANE)
+    words = iter(block(key, index, 0, SAMPLE))
+    if bits > 32:
+        rest = block(key, index, 1, SAMPLE)
+        words = ((w << (bits - 32)) | (r >> (64 - bits)) for w, r in zip(words, rest, strict=True))
+    values = list(islice(convert(words), lanes))
+    batch = key.shape[:-1]
+    if lanes == 1:
+        return values[0].reshape(*batch, *shape)
+    flat = torch.stack(values, -2).flatten(-3)  # (*K, groups * 4 * LANE)
+    return flat[..., :count].reshape(*batch, *shape)
+
+
+def _index(count: int, device: torch.device) -> Tensor:
+    """The number of the block from which each element of a lane is taken."""
+    if count <= LANE:
+        return torch.arange(count, device=device)
+    groups = torch.arange(math.ceil(count / (4 * LANE)), device=device).unsqueeze(-1) * LANE
+    if device.type != "cpu":
+        return groups + torch.arange(LANE, device=device)
+    # A table where `arange` would do: Inductor merges the two loops of an `arange` sum into one,
+    # cannot fuse the loop over the four lanes with it, and writes every word to memory twice.
+    return groups + torch.tensor(range(LANE))
+
+
+def require_key(key: Tensor) -> None:
+    """Refuse what is not a key or a batch of keys.
+
+    Raises:
+        ShapeError: not an int64 tensor of shape (*K, 2).
+    """
+    if not isinstance(key, Tensor) or key.dtype is not torch.int64 or key.shape[-1:] != (2,):
+        found = f"{key.dtype} of shape {tuple(key.shape)}" if isinstance(key, Tensor) else repr(key)
+        raise ShapeError(
+            "a key is an int64 tensor of shape (2,), or (*K, 2) for a batch",
+            found,
+            "make one with funcloop.random.key(seed)",
+        )
