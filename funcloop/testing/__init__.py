@@ -1,0 +1,36 @@
+"""Laws and checks for functions of one's own: purity, derivatives, batching, compilation."""
+
+from funcloop.testing._check_function import CheckFailed, Finding, Report, check_function
+from funcloop.testing._grads import check_grads
+from funcloop.testing._laws import (
+    assert_deterministic,
+    assert_jit_equal,
+    assert_max_traces,
+    assert_pure,
+    assert_vmap_equal,
+)
+from funcloop.testing._trees import (
+    ROUNDING,
+    assert_dtype_preserved,
+    assert_trees_close,
+    assert_trees_equal,
+    snapshot,
+)
+
+__all__ = [
+    "ROUNDING",
+    "CheckFailed",
+    "Finding",
+    "Report",
+    "assert_deterministic",
+    "assert_dtype_preserved",
+    "assert_jit_equal",
+    "assert_max_traces",
+    "assert_pure",
+    "assert_trees_close",
+    "assert_trees_equal",
+    "assert_vmap_equal",
+    "check_function",
+    "check_grads",
+    "snapshot",
+]
