@@ -12,6 +12,7 @@ from funcloop.ops._mse import mse
 from funcloop.ops._observer import Observer, Range
 from funcloop.ops._pact import pact
 from funcloop.ops._percentile import percentile
+from funcloop.ops._selection import gumbel_softmax, top_k_mask
 from funcloop.ops._sign import (
     hardtanh_sign,
     identity_sign,
@@ -32,6 +33,7 @@ __all__ = [
     "dorefa",
     "fake_quantize",
     "function",
+    "gumbel_softmax",
     "hardtanh_sign",
     "identity_sign",
     "lsq",
@@ -54,4 +56,5 @@ __all__ = [
     "straight_through",
     "tanh_sign",
     "ternarize",
+    "top_k_mask",
 ]

@@ -28,6 +28,6 @@ def dorefa(w: Tensor, bits: int) -> Tensor:
     """
     spec = QuantSpec(bits=bits, signed=False)
     squashed = torch.tanh(w)
-    largest = squashed.abs().amax() if w.numel() else squashed.sum()
+    largest = spec.spread(squashed.abs().amax(), w.shape) if w.numel() else squashed
     unit = squashed / (2 * torch.where(largest == 0, 1, largest)) + 0.5
     return 2 * fake_quantize(unit, 1 / spec.quant_max, 0, spec) - 1

@@ -90,7 +90,9 @@ def dequantize(
     """
     scale, offset = _aligned(codes, scale, zero_point, spec)
     usable = _usable(scale)
-    return ((spec.blocks(codes.to(torch.int32)) - offset).to(usable.dtype) * usable).reshape(codes.shape)
+    return ((spec.blocks(codes.to(torch.int32)) - offset).to(usable.dtype) * usable).reshape(
+        codes.shape
+    )
 
 
 def quantization_error(x: Tensor, scale: Tensor, zero_point: Tensor, spec: QuantSpec) -> Tensor:

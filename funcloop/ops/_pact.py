@@ -35,6 +35,7 @@ def pact(x: Tensor, alpha: Tensor, bits: int) -> Tensor:
     wide = torch.promote_types(torch.promote_types(x.dtype, alpha.dtype), torch.float32)
     # a bound that has fallen below zero still gets its gradient, and finds back
     bound = ste_clamp(alpha.to(wide), low=spec.quant_max * torch.finfo(torch.float32).tiny)
-    clamped = torch.clamp(x.to(wide), torch.zeros_like(bound), bound)
     scale = stop_gradient(bound) / spec.quant_max
+    bound = spec.spread(bound, x.shape, "bound")
+    clamped = torch.clamp(x.to(wide), torch.zeros_like(bound), bound)
     return fake_quantize(clamped, scale, 0, spec).to(x.dtype)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from funcloop._compat import batch_levels
 from funcloop._errors import ShapeError, StructureError
 from funcloop._pytree import (
     PyTree,
@@ -73,7 +74,8 @@ class Rule:
                 )
         # autograd wants a tensor of its own, also where nothing is computed
         given = {id(tensor) for tensor in tensors}
-        return tuple(x.view_as(x) if id(x) in given else x for x in outputs)
+        own = [x.view_as(x) if id(x) in given else x for x in outputs]
+        return tuple([_batched_like(x, tensors) for x in own])
 
     def backward(
         self, call: Call, tensors: Sequence[Tensor], outputs: Sequence[Tensor], grads: Any
@@ -135,22 +137,43 @@ class Rule:
     ) -> Sequence[Tensor]:
         """The transpose of the linear map `grad -> gradients`, applied to the tangents."""
         places = [i for i, output in enumerate(outputs) if _differentiable(output)]
-        used: list[Tensor] = []
+        zeros = [torch.zeros_like(output) for output in outputs]
 
-        def pullback(*chosen: Tensor) -> list[Tensor]:
-            grads = [torch.zeros_like(output) for output in outputs]
+        def weighted(chosen: list[Tensor]) -> Tensor:
+            grads = list(zeros)
             for place, grad in zip(places, chosen, strict=True):
                 grads[place] = grad
             gradients = self.backward(call, tensors, outputs, grads)
             pairs = [(g, t) for g, t in zip(gradients, tangents, strict=True) if g is not None]
-            used[:] = [torch.zeros_like(g) if t is None else t for g, t in pairs]
-            return [g for g, _ in pairs]
+            used = [(t, g) for g, t in pairs if t is not None]
+            return inner_product([t for t, _ in used], [g for _, g in used])
 
-        results = [torch.zeros_like(output) for output in outputs]
-        transpose = torch.func.vjp(pullback, *[results[i] for i in places])[1]
-        for place, result in zip(places, transpose(used), strict=True):
+        results = list(zeros)
+        transposed = torch.func.grad(weighted)([zeros[i] for i in places])
+        for place, result in zip(places, transposed, strict=True):
             results[place] = result
         return results
+
+
+def inner_product(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """The sum of all products, 0-d; the gradient by `b` is `a` and the other way round, exactly."""
+    if not b:
+        return torch.zeros(())
+    return torch.stack([(x.to(y.dtype) * y).sum() for x, y in zip(a, b, strict=True)]).sum()
+
+
+def _batched_like(output: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    """The output, batched wherever an input is, also where its value does not depend on that input.
+
+    Otherwise vmap's generated rule would add up the gradients of all members before backward sees
+    them, which is wrong where the derivative depends on the input all the same.
+    """
+    levels = batch_levels(output)
+    for tensor in tensors:
+        if not batch_levels(tensor) <= levels:
+            output = torch.where(tensor.new_zeros((), dtype=torch.bool), output, output)
+            levels |= batch_levels(tensor)
+    return output
 
 
 def _known(call: Call) -> Structure | str:

@@ -107,8 +107,10 @@ class QuantSpec:
             ShapeError: the scale has not the shape that `scale_shape` says.
         """
         want = self.scale_shape(shape)
+        ones = [1] * (len(shape) + (self.group_size is not None))
         if not scale.ndim:
-            return scale
+            # of full rank: a product with a 0-d tensor fails under vmap over no members (torch 2.13)
+            return scale.reshape(ones)
         if scale.shape != want:
             raise ShapeError(
                 f"the {name} has one element for what shares it, shape {tuple(want)}",
@@ -117,13 +119,14 @@ class QuantSpec:
             )
         axis = self._axis(shape)
         if self.group_size is None:
-            return scale.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+            ones[axis] = shape[axis]
+            return scale.reshape(ones)
         return scale.unsqueeze(axis + 1)
 
     def rows(self, x: Tensor) -> Tensor:
         """`x` with all that share a scale as the last dimension: (*scale_shape, N)."""
         if self.axis is None and self.group_size is None:
-            return x.reshape(-1)
+            return x.reshape(x.numel())
         axis = self._axis(x.shape)
         if self.group_size is None:
             return x.movedim(axis, 0).reshape(x.shape[axis], x.numel() // max(1, x.shape[axis]))

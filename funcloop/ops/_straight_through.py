@@ -15,6 +15,7 @@ from torch import Tensor
 
 from funcloop._pytree import PyTree, flatten, unflatten
 from funcloop.ops._function import function
+from funcloop.ops._rule import inner_product
 
 
 def straight_through(
@@ -65,19 +66,19 @@ def _value(pair: _Pair, *inputs: PyTree) -> PyTree:
 def _derivative(grad: PyTree, _: PyTree, pair: _Pair, *inputs: PyTree) -> tuple[PyTree, ...]:
     leaves, structure = flatten(inputs)
     places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and x.is_floating_point()]
+    grads = flatten(grad)[0]
 
-    def surrogate(*chosen: Tensor) -> PyTree:
+    def weighted(chosen: list[Tensor]) -> Tensor:
         filled = list(leaves)
         for place, tensor in zip(places, chosen, strict=True):
             filled[place] = tensor
-        return flatten(pair.surrogate(*unflatten(structure, filled)))[0]
+        return inner_product(grads, flatten(pair.surrogate(*unflatten(structure, filled)))[0])
 
-    outputs, pullback = torch.func.vjp(surrogate, *[leaves[i] for i in places])[:2]
-    grads = [g.to(o.dtype) for g, o in zip(flatten(grad)[0], outputs, strict=True)]
-    gradients: list[Any] = [None] * len(leaves)
-    for place, gradient in zip(places, pullback(grads), strict=True):
-        gradients[place] = gradient
-    filled = [0 if g is None else g for g in gradients]  # a constant's gradient is not looked at
+    # not torch.func.vjp, whose pullback runs when its level is gone: clamp then fails inside C++
+    gradients = torch.func.grad(weighted)([leaves[i] for i in places])
+    filled: list[Any] = [0] * len(leaves)  # a constant's gradient is not looked at
+    for place, gradient in zip(places, gradients, strict=True):
+        filled[place] = gradient
     return None, *unflatten(structure, filled)
 
 
