@@ -44,7 +44,7 @@ def pure(net: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
     model = fl.stateless(net)
     loss_fn = fl.supervised(model, F.cross_entropy, metrics={})
     tx = fl.optim.adamw(1e-3)
-    state = fl.TrainState.create(*model.init(), tx, key=fl.random.key(0, device=DEVICE))
+    state = fl.TrainState.create(*model.init(), tx, key=fl.random.key(0))
     step = fl.jit(fl.train_step(fl.value_and_grad(loss_fn), tx), donate=0)
 
     def run() -> Tensor:

@@ -55,7 +55,7 @@ def main() -> None:
     began = time.perf_counter()
 
     train_set, test_set = digits(args.device)
-    net_key, data_key, run_key = fl.random.split(fl.random.key(0, device=args.device), 3)
+    net_key, data_key, run_key = fl.random.split(fl.random.key(0).to(args.device), 3)
     train_data = fl.loop.batches(data_key, train_set, BATCH)
     test_data = fl.loop.batches(None, test_set, 360)
 

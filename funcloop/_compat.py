@@ -331,3 +331,24 @@ def argument_names(space: str, name: str) -> list[str]:
     packet = getattr(getattr(torch.ops, space), name)
     overload = getattr(packet, packet.overloads()[0])
     return [argument.name for argument in overload._schema.arguments]
+
+
+def runs_again() -> bool:
+    """Whether we are in a block of torch.utils.checkpoint, whose backward pass will call it again.
+
+    Why private: the blocks leave two traces, their saved-tensor hooks (use_reentrant=False) and the
+    frame of their autograd Function (use_reentrant=True).
+    """
+    if torch.compiler.is_compiling():
+        return False  # the block becomes part of a graph that is not called a second time
+    autograd = torch._C._autograd  # type: ignore[attr-defined]  # the stubs lack it
+    hooks = autograd._top_saved_tensors_default_hooks(False)
+    if hooks and torch.is_grad_enabled() and hooks[0].__module__ == torch_checkpoint.__name__:
+        return True
+    frame = sys._getframe()
+    while frame is not None:
+        ours = frame.f_globals.get("__name__") == torch_checkpoint.__name__
+        if ours and frame.f_code.co_name in ("forward", "backward"):
+            return True
+        frame = frame.f_back
+    return False

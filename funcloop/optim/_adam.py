@@ -9,9 +9,11 @@ from torch import Tensor
 
 from funcloop._pytree import PyTree
 from funcloop._types import OptState, Params, Transform
+from funcloop.optim._amsgrad import scale_by_amsgrad
 from funcloop.optim._chain import chain
-from funcloop.optim._decay import add_decayed_weights
-from funcloop.optim._hyper import Hyper, check_range, is_zero, power, value_at, zero_count
+from funcloop.optim._decay import decayed
+from funcloop.optim._hyper import Hyper, check_range, power, value_at, zero_count
+from funcloop.optim._labels import Mask
 from funcloop.optim._leaves import map_leaves, safe_sqrt, zeros_like
 from funcloop.optim._scale import scale, scale_by_learning_rate
 
@@ -83,8 +85,10 @@ def adam(
     betas: tuple[Hyper, Hyper] = (0.9, 0.999),
     eps: Hyper = 1e-8,
     weight_decay: Hyper = 0.0,
+    amsgrad: bool = False,
     *,
     maximize: bool = False,
+    decoupled_weight_decay: bool = False,
 ) -> Transform:
     """torch.optim.Adam: `p -= lr * m_hat / (sqrt(v_hat) + eps)`.
 
@@ -92,8 +96,10 @@ def adam(
         lr: Learning rate: a float, a 0-d tensor, or a schedule.
         betas: Decay of the two moments: the same.
         eps: Added outside the root.
-        weight_decay: Added to the gradient (L2); for decoupled decay see `adamw`.
+        weight_decay: Added to the gradient (L2).
+        amsgrad: Divide by the root of the largest second moment so far.
         maximize: Ascend.
+        decoupled_weight_decay: Decay as `adamw` does.
 
     Raises:
         ArgumentError: a number is out of range.
@@ -103,10 +109,10 @@ def adam(
     >>> tx.update({"w": torch.tensor(1e-3)}, tx.init(params), params)[0]
     {'w': tensor(-0.5000)}
     """
+    scaling = scale_by_amsgrad if amsgrad else scale_by_adam
     return chain(
         *([scale(-1.0)] if maximize else []),
-        *([] if is_zero(weight_decay) else [add_decayed_weights(weight_decay)]),
-        scale_by_adam(betas, eps),
+        decayed(scaling(betas, eps), weight_decay, decoupled_weight_decay),
         scale_by_learning_rate(lr),
     )
 
@@ -116,8 +122,10 @@ def adamw(
     betas: tuple[Hyper, Hyper] = (0.9, 0.999),
     eps: Hyper = 1e-8,
     weight_decay: Hyper = 1e-2,
+    amsgrad: bool = False,
     *,
     maximize: bool = False,
+    mask: Mask | None = None,
 ) -> Transform:
     """torch.optim.AdamW: Adam with decoupled decay, `p -= lr * (direction + weight_decay * p)`.
 
@@ -126,7 +134,9 @@ def adamw(
         betas: Decay of the two moments: the same.
         eps: Added outside the root.
         weight_decay: Share of the param taken off per unit of learning rate.
+        amsgrad: Divide by the root of the largest second moment so far.
         maximize: Ascend; the decay still shrinks.
+        mask: Which leaves decay; see `masked`. None is all.
 
     Raises:
         ArgumentError: a number is out of range.
@@ -136,9 +146,9 @@ def adamw(
     >>> tx.update({"w": torch.tensor(1.0)}, tx.init(params), params)[0]
     {'w': tensor(-0.1100)}
     """
+    scaling = scale_by_amsgrad if amsgrad else scale_by_adam
     return chain(
         *([scale(-1.0)] if maximize else []),
-        scale_by_adam(betas, eps),
-        *([] if is_zero(weight_decay) else [add_decayed_weights(weight_decay)]),
+        decayed(scaling(betas, eps), weight_decay, decoupled=True, mask=mask),
         scale_by_learning_rate(lr),
     )

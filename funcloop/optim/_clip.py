@@ -1,4 +1,4 @@
-"""Clipping by the norm over all leaves."""
+"""Clipping by the norm over all leaves, and by value."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from funcloop._pytree import PyTree
 from funcloop._types import OptState, Params, Transform
 from funcloop.optim._hyper import Hyper, check_range, value_at, zero_count
 from funcloop.optim._leaves import map_leaves
+from funcloop.optim._stateless import stateless
 
 
 class ClipState(NamedTuple):
@@ -70,6 +71,25 @@ def clip_by_global_norm(max_norm: Hyper, eps: float = 0.0) -> Transform:
         return updates, ClipState(state.step + 1, norm, dropped)
 
     return Transform(init, update)
+
+
+def clip_by_value(max_value: float | Tensor) -> Transform:
+    """Limit every entry to [-max_value, max_value]; of a complex leaf, both its parts.
+
+    Raises:
+        ArgumentError: max_value is a plain number that is not positive.
+
+    >>> import torch
+    >>> clip_by_value(1.0).update({"w": torch.tensor([-3.0, 0.5])}, (), {})[0]
+    {'w': tensor([-1.0000,  0.5000])}
+    """
+    check_range("max_value", max_value, open_low=True)
+
+    def formula(u: Tensor) -> Tensor:
+        limit = torch.as_tensor(max_value, dtype=u.dtype, device=u.device)
+        return u.clamp(-limit, limit)
+
+    return stateless(formula)
 
 
 def clip_factor(norm: Tensor, max_norm: float | Tensor) -> Tensor:

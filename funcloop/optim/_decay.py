@@ -9,8 +9,11 @@ from torch import Tensor
 
 from funcloop._pytree import PyTree
 from funcloop._types import OptState, Params, Transform
-from funcloop.optim._hyper import Hyper, check_range, value_at, zero_count
+from funcloop.optim._chain import chain
+from funcloop.optim._hyper import Hyper, check_range, is_zero, value_at, zero_count
+from funcloop.optim._labels import Mask
 from funcloop.optim._leaves import map_leaves
+from funcloop.optim._partition import masked
 
 
 class DecayState(NamedTuple):
@@ -19,7 +22,7 @@ class DecayState(NamedTuple):
     step: Tensor
 
 
-def add_decayed_weights(weight_decay: Hyper) -> Transform:
+def add_decayed_weights(weight_decay: Hyper, mask: Mask | None = None) -> Transform:
     """Add `weight_decay * param` to every update.
 
     In front of an optimizer's scaling this is L2 regularisation (torch.optim.Adam); between the
@@ -27,6 +30,7 @@ def add_decayed_weights(weight_decay: Hyper) -> Transform:
 
     Args:
         weight_decay: A float, a 0-d tensor, or a schedule.
+        mask: Which leaves decay; see `masked`. None is all.
 
     Raises:
         ArgumentError: a plain number is negative.
@@ -45,14 +49,25 @@ def add_decayed_weights(weight_decay: Hyper) -> Transform:
     def update(
         updates: PyTree, state: DecayState, params: Params, /, **extra: Any
     ) -> tuple[PyTree, OptState]:
-        decay = value_at(weight_decay, state.step)
-        (updates,) = map_leaves(_add_share, updates, reads=[params], scalars=[decay])
+        share = value_at(weight_decay, state.step)
+        (updates,) = map_leaves(_add_share, updates, reads=[params], scalars=[share])
         return updates, DecayState(state.step + 1)
 
-    return Transform(init, update)
+    decay = Transform(init, update)
+    return decay if mask is None else masked(decay, mask)
 
 
-def _add_share(update: Tensor, param: Tensor, decay: float | Tensor) -> Tensor:
-    if isinstance(decay, Tensor):
-        return torch.addcmul(update, param, decay)
-    return torch.add(update, param, alpha=decay)
+def _add_share(update: Tensor, param: Tensor, share: float | Tensor) -> Tensor:
+    if isinstance(share, Tensor):
+        return torch.addcmul(update, param, share)
+    return torch.add(update, param, alpha=share)
+
+
+def decayed(
+    scaling: Transform, weight_decay: Hyper, decoupled: bool = False, mask: Mask | None = None
+) -> Transform:
+    """`scaling` with weight decay before it (L2) or after it (decoupled); none for a plain 0."""
+    if is_zero(weight_decay):
+        return scaling
+    decay = add_decayed_weights(weight_decay, mask)
+    return chain(scaling, decay) if decoupled else chain(decay, scaling)

@@ -20,6 +20,15 @@ def value_at(hyper: Hyper, count: Tensor) -> Any:
     return hyper(count) if callable(hyper) else hyper
 
 
+def as_schedule(hyper: Hyper) -> Schedule:
+    """`hyper` as a function of the count; a number becomes a float64 tensor."""
+
+    def schedule(count: Tensor, /) -> Tensor:
+        return as_tensor(value_at(hyper, count), count)
+
+    return schedule
+
+
 def as_tensor(value: float | Tensor, count: Tensor) -> Tensor:
     """A 0-d tensor on the device of `count`; a float becomes float64, so that it loses nothing."""
     if isinstance(value, Tensor):

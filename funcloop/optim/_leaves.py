@@ -33,10 +33,13 @@ def map_leaves(
     updates: PyTree,
     *,
     state: Sequence[PyTree] = (),
+    factors: Sequence[PyTree] = (),
     reads: Sequence[PyTree] = (),
     scalars: Sequence[Any] = (),
 ) -> tuple[PyTree, ...]:
-    """Run `formula(update, *state, *reads, *scalars) -> (update, *state)` on every leaf.
+    """Run `formula(update, *state, *factors, *reads, *scalars)` on every leaf.
+
+    The formula returns `(update, *state, *factors)`.
 
     Args:
         formula: Sees real tensors of one dtype, at least float32: the widest of the leaf's update,
@@ -44,21 +47,26 @@ def map_leaves(
             does. Without state it may return the update alone.
         updates: Gradients or updates. None in the place of a leaf means that it has no gradient:
             its update stays None and its state stays as it is.
-        state: Trees with the structure of the params, returned anew in their own dtypes.
+        state: Trees with the structure and shapes of the params, returned anew in their own
+            dtypes.
+        factors: The same, with shapes of their own.
         reads: Trees that are only read, such as the params.
         scalars: Python numbers, passed on as they are, or 0-d tensors, cast to the leaf's dtype so
             that they never promote it.
 
     Returns:
-        The updates, in the dtype of the arithmetic, and one tree for each of `state`.
+        The updates, in the dtype of the arithmetic, and one tree for each of `state`, `factors`.
     """
-    columns, structure = align(updates, [*state, *reads])
-    cast = _Scalars(scalars)
-    rows = [
-        _leaf(formula, path, column, len(state), cast)
-        for path, *column in zip(paths_of(structure), *columns, strict=True)
-    ]
-    results = zip(*rows, strict=True) if rows else [()] * (1 + len(state))
+    columns, structure = align(updates, [*state, *factors, *reads])
+    kept, cast = len(state) + len(factors), _Scalars(scalars)
+    rows = []
+    for path, update, *others in zip(paths_of(structure), *columns, strict=True):
+        if update is ABSENT:
+            rows.append((None, *others[:kept]))
+            continue
+        check_leaf(path, update, others[: len(state)] + others[kept:])
+        rows.append(_leaf(formula, update, others, kept, cast))
+    results = zip(*rows, strict=True) if rows else [()] * (1 + kept)
     return tuple(unflatten(structure, list(result)) for result in results)
 
 
@@ -108,17 +116,12 @@ class _Scalars:
 
 
 def _leaf(
-    formula: Callable[..., Any], path: str, column: list[Any], states: int, scalars: _Scalars
-) -> tuple[Any, ...]:
-    update, *others = column
-    state = others[:states]
-    if update is ABSENT:
-        return (None, *state)
-    check_leaf(path, update, others)
+    formula: Callable[..., Any], update: Tensor, others: list[Tensor], kept: int, scalars: _Scalars
+) -> tuple[Tensor, ...]:
     dtype = torch.float32
-    for leaf in column:
+    for leaf in (update, *others):
         dtype = torch.promote_types(dtype, leaf.dtype)
-    tensors = [leaf.to(dtype) for leaf in column]
+    tensors = [leaf.to(dtype) for leaf in (update, *others)]
     if dtype.is_complex:
         tensors = [torch.view_as_real(leaf.resolve_conj()) for leaf in tensors]
     results = formula(*tensors, *scalars.like(tensors[0]))
@@ -126,8 +129,8 @@ def _leaf(
         results = (results,)
     if dtype.is_complex:
         results = [torch.view_as_complex(result) for result in results]
-    new_update, *new_state = results
-    return new_update, *[new.to(old.dtype) for new, old in zip(new_state, state, strict=True)]
+    new_update, *new = results
+    return new_update, *[x.to(old.dtype) for x, old in zip(new, others[:kept], strict=True)]
 
 
 def check_leaf(path: str, update: Tensor, others: Sequence[Tensor]) -> None:
@@ -159,3 +162,31 @@ def safe_sqrt(x: Tensor) -> Tensor:
     Below the smallest normal number the root is that number's, 1e-19 in float32.
     """
     return x.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
+
+
+def wide_copy(params: PyTree) -> PyTree:
+    """The params in at least float32, in memory of their own."""
+    return tree.map(lambda p: p.to(torch.promote_types(p.dtype, torch.float32), copy=True), params)
+
+
+def full_like(params: PyTree, value: float | Tensor) -> PyTree:
+    """`value` everywhere, each leaf in at least float32; in both parts of a complex leaf."""
+    return tree.map(
+        lambda zero: (
+            zero + (torch.complex(*[torch.as_tensor(value, dtype=zero.real.dtype)] * 2))
+            if zero.is_complex()
+            else (zero + value).to(zero.dtype)
+        ),
+        zeros_like(params),
+    )
+
+
+def refuse_complex(params: PyTree, name: str) -> None:
+    """Refuse complex leaves where the algorithm has no meaning for them."""
+    for path, leaf in tree.items(params):
+        if leaf.is_complex():
+            raise UnsupportedError(
+                f"{name} takes real params",
+                f"{path} is {leaf.dtype}",
+                "train its torch.view_as_real, or give that leaf adam through optim.partition",
+            )

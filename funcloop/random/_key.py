@@ -90,7 +90,8 @@ def fold_in(key: Key, data: int | Tensor) -> Key:
             raise ArgumentError("what is folded in has at most 64 bits", str(data), "hash it first")
         data = data - (1 << 64) if data >= 1 << 63 else data
         data = torch.full((), data, dtype=torch.int64, device=key.device)
-    words = block(key, _integers(data, "what is folded in").to(key.device), 0, FOLD)
+    number = _integers(data, "what is folded in").to(key.device)
+    words = block(key, number, 0, FOLD, wide=True)
     return torch.stack(torch.broadcast_tensors(*words[:2]), -1)
 
 

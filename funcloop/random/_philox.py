@@ -27,11 +27,12 @@ def philox4x32(counter: Block, key: tuple[Word, Word]) -> Block:
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        if number:
+            k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
         high0, low0 = _multiply(c0, MULTIPLIERS[0])
         high1, low1 = _multiply(c2, MULTIPLIERS[1])
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
     return c0, c1, c2, c3
 
 

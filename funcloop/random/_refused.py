@@ -48,21 +48,31 @@ def recurrent(route: Route, func: Function, *args: Any, **kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
+#: The functions of torch whose operators are tagged as drawing and that have no keyed form.
+_NAMES = (
+    "binomial",
+    "poisson",
+    "miopen_rnn",
+    "rrelu_with_noise",
+    "_standard_gamma",
+    "_sample_dirichlet",
+    "_fused_dropout",
+    "_cudnn_rnn",
+    "_lstm_mps",
+    "_cudnn_init_dropout_state",
+    "_fill_mem_eff_dropout_mask_",
+    "_flash_attention_forward_no_dropout_inplace",
+    "_triton_scaled_dot_attention",
+    "_scaled_dot_product_attention_math",
+    "_scaled_dot_product_attention_math_for_mps",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+)
+
 REFUSED: dict[Function, Rule] = {
-    **{
-        getattr(torch, name): refused("aten", name)
-        for name in (
-            "binomial",
-            "poisson",
-            "rrelu_with_noise",
-            "_standard_gamma",
-            "_sample_dirichlet",
-            "_fused_dropout",
-            "_scaled_dot_product_attention_math",
-            "_cudnn_rnn",
-        )
-        if hasattr(torch, name)
-    },
+    **{getattr(torch, name): refused("aten", name) for name in _NAMES if hasattr(torch, name)},
     torch.lstm: recurrent,
     torch.gru: recurrent,
     torch.rnn_tanh: recurrent,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from funcloop._compat import OPERATORS
+from funcloop._compat import OPERATORS, runs_again
 from funcloop._errors import RandomnessError, ShapeError
 from funcloop._types import Key
 from funcloop.random._key import fold_in
@@ -34,6 +34,9 @@ class route(TorchFunctionMode):  # a context manager is called like a function
     (`training=False`, `p=0`) passes and is not counted. The innermost route is the one that counts.
     Under vmap each member of a batch of keys has its own numbers; with one key for all members, the
     members' numbers are the same.
+
+    What draws without a call of torch from Python is out of reach: compiled TorchScript, C++
+    extensions, NumPy, `random`.
 
     Args:
         key: int64, shape (2,). None refuses every call that would draw.
@@ -90,6 +93,12 @@ class route(TorchFunctionMode):  # a context manager is called like a function
                 "a random number comes from a key",
                 f"{name_of(func)} would draw without one",
                 "pass key=, or train=False where it should not draw",
+            )
+        if runs_again():
+            raise RandomnessError(
+                "a random call in a checkpointed block would differ when the block is called again",
+                name_of(func),
+                "call the module through stateless, which runs checkpointed blocks once",
             )
         if not self._ahead:
             calls = torch.arange(self._taken, self._taken + _AHEAD, device=self._key.device)

@@ -14,7 +14,7 @@ from funcloop._errors import ArgumentError
 from funcloop._types import Key
 from funcloop.random._bernoulli import require_probability
 from funcloop.random._dropout import dropout, dropped, keep_scale
-from funcloop.random._routing import Function, Route, Rule, bind
+from funcloop.random._routing import Function, Route, Rule, bind, fill
 from funcloop.random._uniform import uniform
 
 #: Minus the limit of SELU at minus infinity (Klambauer et al. 2017, arXiv:1706.02515).
@@ -69,7 +69,7 @@ def _rule(sample: Callable[[Key, Tensor, float], Tensor], inplace: bool = False)
         if not train or p in (0, 1) or x.numel() == 0:
             return func(*args, **kwargs)
         value = sample(route.take(func, x.device), x, p)
-        return x.copy_(value) if inplace else value
+        return fill(func, x, value) if inplace else value
 
     return rule
 
@@ -86,7 +86,7 @@ def _dropout(
     if not training or p in (0, 1) or input.numel() == 0:
         return func(input, p, training, inplace)
     value = dropout(route.take(func, input.device), input, p)
-    return input.copy_(value) if inplace else value
+    return fill(func, input, value) if inplace else value
 
 
 def _native_dropout(route: Route, func: Function, *args: Any, **kwargs: Any) -> Any:
@@ -108,7 +108,7 @@ def _rrelu(inplace: bool) -> Rule:
         key = route.take(func, x.device)
         slope = uniform(key, x.shape, minval=lower, maxval=upper, dtype=x.dtype)
         value = torch.where(x > 0, x, x * slope)
-        return x.copy_(value) if inplace else value
+        return fill(func, x, value) if inplace else value
 
     return rule
 

@@ -32,7 +32,7 @@ def _sized(sample: Any) -> Rule:
         options = dict(kwargs)
         size = options.pop("size", args)
         dtype, device, grad = options_of(func, options)
-        return sample(route.take(func, device), _shape(size), dtype).requires_grad_(grad)
+        return _leaf(sample(route.take(func, device), _shape(size), dtype), grad)
 
     return rule
 
@@ -42,9 +42,14 @@ def _alike(sample: Any) -> Rule:
         options = dict(kwargs)
         like = args[0] if args else options.pop("input")
         dtype, device, grad = options_of(func, options, like)
-        return sample(route.take(func, device), like.shape, dtype).requires_grad_(grad)
+        return _leaf(sample(route.take(func, device), like.shape, dtype), grad)
 
     return rule
+
+
+def _leaf(value: Tensor, grad: bool) -> Tensor:
+    # torch.func's transforms refuse the call even where it changes nothing.
+    return value.requires_grad_() if grad else value
 
 
 def _shape(size: Any) -> Sequence[int]:
@@ -64,7 +69,7 @@ def _randint(route: Route, func: Function, *args: Any, **kwargs: Any) -> Tensor:
     dtype, device, grad = options_of(func, options)
     key = route.take(func, device)
     result = randint(key, _shape(size), low, high, dtype=dtype or torch.int64)
-    return result.requires_grad_(grad)
+    return _leaf(result, grad)
 
 
 def _randint_like(route: Route, func: Function, *args: Any, **kwargs: Any) -> Tensor:
@@ -74,7 +79,7 @@ def _randint_like(route: Route, func: Function, *args: Any, **kwargs: Any) -> Te
     low, high = _range([*rest, *ends])
     dtype, device, grad = options_of(func, options, like)
     key = route.take(func, device)
-    return randint(key, like.shape, low, high, dtype=dtype or like.dtype).requires_grad_(grad)
+    return _leaf(randint(key, like.shape, low, high, dtype=dtype or like.dtype), grad)
 
 
 def _range(ends: Sequence[int]) -> tuple[int, int]:
@@ -86,7 +91,7 @@ def _randperm(route: Route, func: Function, *args: Any, **kwargs: Any) -> Tensor
     n = args[0] if args else options.pop("n")
     dtype, device, grad = options_of(func, options)
     order = permutation(route.take(func, device), n)
-    return order.to(dtype or torch.int64).requires_grad_(grad)
+    return _leaf(order.to(dtype or torch.int64), grad)
 
 
 def _normal_of(route: Route, func: Function, *args: Any, **kwargs: Any) -> Tensor:
@@ -100,7 +105,7 @@ def _normal_of(route: Route, func: Function, *args: Any, **kwargs: Any) -> Tenso
         size = torch.broadcast_shapes(*[v.shape for v in tensors])
     dtype, wide, _ = resolve(dtype)
     noise = normal(route.take(func, device), _shape(size), dtype=wide)
-    return (mean + std * noise).to(dtype).requires_grad_(grad)
+    return _leaf((mean + std * noise).to(dtype), grad)
 
 
 def _bernoulli(route: Route, func: Function, *args: Any, **kwargs: Any) -> Tensor:

@@ -16,7 +16,7 @@ from funcloop.random._floating import resolve
 from funcloop.random._geometric import geometric
 from funcloop.random._normal import normal
 from funcloop.random._randint import randint
-from funcloop.random._routing import Function, Route, Rule, bind
+from funcloop.random._routing import Function, Route, Rule, bind, fill
 from funcloop.random._uniform import uniform
 
 
@@ -26,7 +26,7 @@ def _fill(spec: Mapping[str, Any], sample: Callable[..., Tensor]) -> Rule:
 
     def rule(route: Route, func: Function, *args: Any, **kwargs: Any) -> Tensor:
         x, *values = bind(func, spec, args, kwargs)
-        return x.copy_(sample(route.take(func, x.device), x, *values))
+        return fill(func, x, sample(route.take(func, x.device), x, *values))
 
     return rule
 
@@ -67,7 +67,7 @@ def _random(route: Route, func: Function, *args: Any, **kwargs: Any) -> Tensor:
     x, low, high = bind(func, {"self": None, "from": 0, "to": None}, args, named)
     high = _end(x.dtype) if high is None else high
     key = route.take(func, x.device)
-    return x.copy_(randint(key, x.shape, low, high, dtype=x.dtype))
+    return fill(func, x, randint(key, x.shape, low, high, dtype=x.dtype))
 
 
 def _end(dtype: torch.dtype) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.overrides import resolve_name
 
+from funcloop._compat import batch_levels
 from funcloop._errors import RandomnessError
 from funcloop._types import Key
 
@@ -60,6 +61,21 @@ def bind(
         if name not in spec and value is not None:
             refuse(func, f"was given {name}={value!r}", f"leave {name}= out")
     return [given.get(name, default) for name, default in spec.items()]
+
+
+def fill(func: Function, x: Tensor, value: Tensor) -> Tensor:
+    """`x` with `value` written into it.
+
+    Raises:
+        RandomnessError: under vmap, `x` is one tensor and `value` differs between the members.
+    """
+    if not batch_levels(value) <= batch_levels(x):
+        refuse(
+            func,
+            "would write a number for each member of a vmap into one tensor of all members",
+            "make a new tensor (torch.rand, inplace=False), or fill one made like a batched one",
+        )
+    return x.copy_(value)
 
 
 #: Options of the functions that make a tensor. Strides and pinning are not the key's business.

@@ -27,10 +27,14 @@ LANE = 256
 Convert = Callable[[Iterator[Tensor]], Iterable[Tensor]]
 
 
-def block(key: Tensor, index: Tensor, stream: int, purpose: int) -> Block:
-    """Four words for each key and index; `index` is int64 and broadcasts against (*K, ...)."""
+def block(key: Tensor, index: Tensor, stream: int, purpose: int, *, wide: bool = False) -> Block:
+    """Four words for each key and index, of shape (*K, *index.shape).
+
+    The index is an int64 of [0, 2**32), or any int64 if `wide`.
+    """
     first, second = key.reshape(*key.shape[:-1], *[1] * index.ndim, 2).unbind(-1)
-    return philox4x32((index & MASK, (index >> 32) & MASK, stream, purpose), (first, second))
+    low, high = (index & MASK, (index >> 32) & MASK) if wide else (index, 0)
+    return philox4x32((low, high, stream, purpose), (first, second))
 
 
 def draw(key: Tensor, shape: Sequence[int], convert: Convert, bits: int = 32) -> Tensor:
@@ -46,9 +50,10 @@ def draw(key: Tensor, shape: Sequence[int], convert: Convert, bits: int = 32) ->
     count = math.prod(shape)
     lanes = 1 if count <= LANE else 4
     index = _index(count, key.device)  # (count,) or (groups, LANE)
-    words = iter(block(key, index, 0, SAMPLE))
+    wide = count >> 34 > 0  # four words a block
+    words = iter(block(key, index, 0, SAMPLE, wide=wide))
     if bits > 32:
-        rest = block(key, index, 1, SAMPLE)
+        rest = block(key, index, 1, SAMPLE, wide=wide)
         words = ((w << (bits - 32)) | (r >> (64 - bits)) for w, r in zip(words, rest, strict=True))
     values = list(islice(convert(words), lanes))
     batch = key.shape[:-1]

@@ -23,7 +23,7 @@ def eval_step(loss_fn: LossFn) -> EvalStep:
         loss_fn: A LossFn in evaluation mode, e.g. `supervised(model, criterion, train=False)`.
 
     Returns:
-        The evaluation. `grads` and `buffers` of its Estimate are None (empty trees).
+        The evaluation. `grads` and `buffers` of its Estimate are () (empty trees).
 
     Raises:
         ShapeError: the loss is 0-d.
@@ -43,6 +43,6 @@ def eval_step(loss_fn: LossFn) -> EvalStep:
             losses, aux = evaluate_loss(loss_fn, state.params, state.buffers, batch, key)
             weight = weights_of(require_vector(losses, "an evaluation step"), aux)
             metrics = {name: weighted_mean(m, weight) for name, m in aux.metrics.items()}
-            return Estimate(None, weighted_mean(losses, weight), None, metrics, weight.sum())
+            return Estimate((), weighted_mean(losses, weight), (), metrics, weight.sum())
 
     return evaluate

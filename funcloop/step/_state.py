@@ -20,7 +20,7 @@ class TrainState(NamedTuple):
         buffers: Running statistics and frozen parameters.
         opt_state: The optimizer's state.
         key: The run's key, shape (2,); step `n` draws from `fold_in(key, n)`.
-        loss_scale: The state of a loss scale where one is used, otherwise None.
+        loss_scale: The state of a loss scale where one is used, otherwise ().
     """
 
     step: Tensor
@@ -28,7 +28,7 @@ class TrainState(NamedTuple):
     buffers: Buffers
     opt_state: OptState
     key: Key
-    loss_scale: PyTree = None
+    loss_scale: PyTree = ()
 
     @classmethod
     def create(
@@ -38,7 +38,7 @@ class TrainState(NamedTuple):
         tx: Transform,
         *,
         key: Key,
-        loss_scale: PyTree = None,
+        loss_scale: PyTree = (),
     ) -> TrainState:
         """The state before the first step.
 
@@ -52,8 +52,7 @@ class TrainState(NamedTuple):
         """
         leaves = tree.leaves(params)
         device = leaves[0].device if leaves else key.device
-        params, buffers, key, loss_scale = tree.map(
-            lambda x: x.detach().clone(), (params, buffers, key, loss_scale)
-        )
         step = torch.zeros((), dtype=torch.int64, device=device)
-        return cls(step, params, buffers, tx.init(params), key.to(device), loss_scale)
+        state = cls(step, params, buffers, tx.init(params), key.to(device), loss_scale)
+        # Transforms may keep the params themselves (a slow copy), and a donated leaf stands once.
+        return tree.map(lambda x: x.detach().clone(), state)
