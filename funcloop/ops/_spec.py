@@ -109,7 +109,7 @@ class QuantSpec:
         want = self.scale_shape(shape)
         ones = [1] * (len(shape) + (self.group_size is not None))
         if not scale.ndim:
-            # of full rank: a product with a 0-d tensor fails under vmap over no members (torch 2.13)
+            # of full rank: torch 2.13 fails on a product with a 0-d tensor under an empty vmap
             return scale.reshape(ones)
         if scale.shape != want:
             raise ShapeError(

@@ -11,7 +11,7 @@ from funcloop.testing._case import Case
 from funcloop.testing._checks import CHECKS
 from funcloop.testing._grads import GradCheck
 
-_NAMES = ("gradcheck", "gradgradcheck", *CHECKS)
+_NAMES = ("gradcheck", "gradgradcheck", "jvp(jvp)", *CHECKS)
 
 
 class Finding(NamedTuple):
@@ -74,7 +74,9 @@ def check_function(
 
     The checks, by name:
         gradcheck, gradgradcheck: first and second derivatives are those of the differences (of
-            `surrogate`, where there is one), in forward and reverse mode.
+            `surrogate`, where there is one), in forward and reverse mode and over each other.
+        jvp(jvp): the same for forward over forward. There torch 2.13 drops the inner derivative of
+            every plain autograd.Function; those of `ops.function` keep it.
         pure, deterministic: no argument is changed and no random number drawn.
         autograd: `backward()` agrees with torch.func.
         save: what backward needs is saved with `save_for_backward`.
@@ -124,6 +126,7 @@ def check_function(
     checks: dict[str, Callable[[Case], None]] = {
         "gradcheck": lambda case: GradCheck(f, case.args, surrogate, modes).first(),
         "gradgradcheck": lambda case: GradCheck(f, case.args, surrogate, modes).second(),
+        "jvp(jvp)": lambda case: GradCheck(f, case.args, surrogate, modes).forward_twice(),
         **CHECKS,
     }
     findings = tuple(

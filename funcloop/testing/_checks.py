@@ -245,7 +245,7 @@ def empty(case: Case) -> None:
         assert_trees_close(got, want)
 
 
-#: What `check_function` runs, in this order; `gradcheck` and `gradgradcheck` come before these.
+#: What `check_function` runs, in this order; the differences come before these.
 CHECKS: dict[str, Callable[[Case], None]] = {
     "pure": pure,
     "deterministic": deterministic,

@@ -62,6 +62,8 @@ def check_grads(
     check.first()
     if order == 2:
         check.second()
+    if order == 2 and "fwd" in modes:
+        check.forward_twice()
 
 
 class _Probe(NamedTuple):
@@ -93,18 +95,26 @@ class GradCheck:
 
     def first(self) -> None:
         """First derivatives of the function against differences of the surrogate."""
-        self._run(self._f, self._surrogate, "")
+        self._run(self._f, self._surrogate, "", self._modes)
 
     def second(self) -> None:
-        """The same for each first derivative."""
-        tangents = [self._random(x) for x in self._point]
-        cotangents = [self._random(x) for x in self._surrogate(*self._point)]
-        for mode, derive, seed in (("fwd", _along, tangents), ("rev", _against, cotangents)):
-            if mode in self._modes:
-                of = " of jvp" if mode == "fwd" else " of vjp"
-                self._run(derive(self._f, seed), derive(self._surrogate, seed), of)
+        """First derivatives of each first derivative, but for forward over forward."""
+        if "fwd" in self._modes:
+            tangents = [self._random(x) for x in self._point]
+            f, surrogate = _along(self._f, tangents), _along(self._surrogate, tangents)
+            self._run(f, surrogate, " of jvp", [mode for mode in self._modes if mode != "fwd"])
+        if "rev" in self._modes:
+            cotangents = [self._random(x) for x in self._surrogate(*self._point)]
+            f, surrogate = _against(self._f, cotangents), _against(self._surrogate, cotangents)
+            self._run(f, surrogate, " of vjp", self._modes)
 
-    def _run(self, f: Flat, surrogate: Flat, of: str) -> None:
+    def forward_twice(self) -> None:
+        """Forward mode of forward mode."""
+        tangents = [self._random(x) for x in self._point]
+        f, surrogate = _along(self._f, tangents), _along(self._surrogate, tangents)
+        self._run(f, surrogate, " of jvp", ("fwd",))
+
+    def _run(self, f: Flat, surrogate: Flat, of: str, modes: Sequence[str]) -> None:
         shapes = [tuple(x.shape) for x in surrogate(*self._point)]
         if shapes != [tuple(x.shape) for x in f(*self._point)]:
             raise StructureError(
@@ -115,9 +125,9 @@ class GradCheck:
         for leaf in [*range(len(self._point)), None]:
             for _ in range(_DIRECTIONS):
                 probe = self._probe(surrogate, leaf)
-                if "fwd" in self._modes:
+                if "fwd" in modes:
                     self._forward(f, probe, of)
-                if "rev" in self._modes and leaf is not None:
+                if "rev" in modes and leaf is not None:
                     self._reverse(f, probe, of)
 
     def _random(self, like: Tensor) -> Tensor:

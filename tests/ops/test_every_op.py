@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.ops.table import OPS
 
 from funcloop.testing import check_function
+from tests.ops.table import OPS
 
 
 @pytest.mark.parametrize("name", OPS)
