@@ -9,6 +9,7 @@ from funcloop.testing._laws import (
     assert_pure,
     assert_vmap_equal,
 )
+from funcloop.testing._strategies import modules, quant_specs, shapes, tensors, trees
 from funcloop.testing._trees import (
     ROUNDING,
     assert_dtype_preserved,
@@ -16,12 +17,14 @@ from funcloop.testing._trees import (
     assert_trees_equal,
     snapshot,
 )
+from funcloop.testing._variants import Variant, variants
 
 __all__ = [
     "ROUNDING",
     "CheckFailed",
     "Finding",
     "Report",
+    "Variant",
     "assert_deterministic",
     "assert_dtype_preserved",
     "assert_jit_equal",
@@ -32,5 +35,11 @@ __all__ = [
     "assert_vmap_equal",
     "check_function",
     "check_grads",
+    "modules",
+    "quant_specs",
+    "shapes",
     "snapshot",
+    "tensors",
+    "trees",
+    "variants",
 ]
