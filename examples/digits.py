@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import funcloop as fl
 
-BATCH, EPOCHS = 64, 20
+BATCH, EPOCHS = 64, 15
 
 
 def network() -> nn.Module:
@@ -47,7 +47,7 @@ def digits(device: torch.device) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, T
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, help="stop after so many updates")
+    parser.add_argument("--steps", type=int, help=f"updates, instead of {EPOCHS} epochs")
     parser.add_argument("--no-jit", action="store_true", help="run every step eagerly")
     parser.add_argument("--device", default="cpu", type=torch.device)
     parser.add_argument("--out", default="runs/digits", type=Path, help="folder of the curves")
@@ -74,10 +74,18 @@ def main() -> None:
         step, evaluate = fl.jit(step, donate=0), fl.jit(evaluate)
 
     evaluate = fl.loop.evaluator(evaluate, test_data)
-    result = fl.loop.fit(state, step, train_data, steps=total, evaluate=evaluate, log_dir=args.out)
+    result = fl.loop.fit(
+        state,
+        step,
+        train_data,
+        steps=args.steps,
+        epochs=None if args.steps else EPOCHS,
+        evaluate=evaluate,
+        log_dir=args.out,
+    )
     print(f"curves: {args.out / 'curves.png'}")
     print(f"test accuracy: {evaluate(result.state)['accuracy']:.4f}", end="  ")
-    print(f"({total} steps in {time.perf_counter() - began:.1f} s)")
+    print(f"({result.position.step} steps in {time.perf_counter() - began:.1f} s)")
 
 
 if __name__ == "__main__":

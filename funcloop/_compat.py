@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch._C._functorch as torch_functorch
 import torch.nn.utils.parametrize as torch_parametrize
+import torch.utils._python_dispatch as torch_dispatch
 import torch.utils._pytree as torch_pytree
 import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor
@@ -229,6 +230,15 @@ def forward_mode() -> contextlib.AbstractContextManager[None]:
     return torch.autograd.forward_ad._set_fwd_grad_enabled(True)
 
 
+def untraced() -> contextlib.AbstractContextManager[Any]:
+    """Inside: operators run at once, on real tensors, whatever tracer is watching.
+
+    Why private: `make_fx` has no public way to step aside. What is computed here is a constant of
+    the graph; without it, even `detach()` would put the live parameter into the graph.
+    """
+    return torch_dispatch._disable_current_modes()
+
+
 class plain_modules:
     """Inside: checkpointed blocks run as plain calls, and no parametrization comes from a cache.
 
@@ -240,11 +250,13 @@ class plain_modules:
 
     _lock = threading.Lock()
     _depth = 0
+    _thread = threading.local()  # its `depth`: how many pure calls this thread is in
     _generator = staticmethod(torch_checkpoint._checkpoint_without_reentrant_generator)
     _function = torch_checkpoint.CheckpointFunction
 
     def __enter__(self) -> None:
         kind = plain_modules
+        kind._thread.depth = kind.depth() + 1
         with kind._lock:
             kind._depth += 1
             torch_checkpoint._checkpoint_without_reentrant_generator = _nothing_around
@@ -255,11 +267,17 @@ class plain_modules:
     def __exit__(self, *exception: object) -> None:
         kind = plain_modules
         torch_parametrize._cache = self._cache
+        kind._thread.depth -= 1
         with kind._lock:
             kind._depth -= 1
             if not kind._depth:
                 torch_checkpoint._checkpoint_without_reentrant_generator = kind._generator
                 torch_checkpoint.CheckpointFunction = kind._function  # type: ignore[misc]
+
+    @classmethod
+    def depth(cls) -> int:
+        """How many pure calls this thread is in."""
+        return getattr(cls._thread, "depth", 0)
 
 
 def _nothing_around(*args: Any, **kwargs: Any) -> Iterator[None]:
@@ -275,6 +293,11 @@ class _PlainCall:
 
 #: Types of the operators that `torch.ops` holds.
 OPERATORS = frozenset((torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+
+
+#: Functions that pack and pad sequences of several lengths; torch.nn.utils.rnn calls them by these.
+PACK = torch._VF._pack_padded_sequence  # type: ignore[attr-defined]  # made at import
+PAD = torch._VF._pad_packed_sequence  # type: ignore[attr-defined]
 
 
 def written_by(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -339,8 +362,8 @@ def runs_again() -> bool:
     Why private: the blocks leave two traces, their saved-tensor hooks (use_reentrant=False) and the
     frame of their autograd Function (use_reentrant=True).
     """
-    if torch.compiler.is_compiling():
-        return False  # the block becomes part of a graph that is not called a second time
+    if torch.compiler.is_compiling() or plain_modules.depth():
+        return False  # the block becomes part of a graph, or of a pure call, and is called once
     autograd = torch._C._autograd  # type: ignore[attr-defined]  # the stubs lack it
     hooks = autograd._top_saved_tensors_default_hooks(False)
     if hooks and torch.is_grad_enabled() and hooks[0].__module__ == torch_checkpoint.__name__:

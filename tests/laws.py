@@ -7,10 +7,12 @@ from funcloop.testing import (
     assert_deterministic,
     assert_dtype_preserved,
     assert_jit_equal,
+    assert_module_unchanged,
     assert_pure,
     assert_trees_close,
     assert_trees_equal,
     assert_vmap_equal,
+    module_state,
     snapshot,
 )
 
@@ -19,9 +21,11 @@ __all__ = [
     "assert_deterministic",
     "assert_dtype_preserved",
     "assert_jit_equal",
+    "assert_module_unchanged",
     "assert_pure",
     "assert_trees_close",
     "assert_trees_equal",
     "assert_vmap_equal",
+    "module_state",
     "snapshot",
 ]

@@ -21,6 +21,13 @@ def run(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
 
 
+@pytest.fixture
+def _no_code_generation(monkeypatch: pytest.MonkeyPatch):
+    """Traces and runs the same graphs, without the seconds that a C++ compiler takes."""
+    monkeypatch.setattr(fl, "jit", functools.partial(fl.jit, backend="aot_eager"))
+
+
+@pytest.mark.usefixtures("_no_code_generation")
 def test_step(monkeypatch: pytest.MonkeyPatch, capsys):
     run("step.py", monkeypatch=monkeypatch)
     eager, jitted = map(float, re.findall(r"loss ([\d.]+)", capsys.readouterr().out))
@@ -47,11 +54,11 @@ def test_step_is_short():
     assert len((ROOT / "examples" / "step.py").read_text().splitlines()) < 40
 
 
+@pytest.mark.usefixtures("_no_code_generation")
 def test_readme_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert blocks
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fl, "jit", functools.partial(fl.jit, backend="aot_eager"))
     namespace: dict[str, object] = {}
     for block in blocks:  # in order, in one namespace: a reader goes on from block to block
         exec(compile(block, "README.md", "exec"), namespace)

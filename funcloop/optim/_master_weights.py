@@ -19,11 +19,11 @@ class MasterState(NamedTuple):
     """State of `master_weights`.
 
     Attributes:
-        master: Float32 copies of the params of lower precision, None in place of the others.
+        master: Float32 copies of the params of lower precision, by path.
         inner: State of the inner transform.
     """
 
-    master: PyTree
+    master: dict[str, Tensor]
     inner: OptState
 
 
@@ -48,22 +48,25 @@ def master_weights(inner: Transform) -> Transform:
     tx = with_extra(inner)
 
     def init(params: Params, /) -> OptState:
-        low, rest = tree.partition(params, _is_low)
+        low = {path: p for path, p in tree.items(params) if _is_low(p)}
         master = wide_copy(low)
-        return MasterState(master, tx.init(tree.combine(master, rest)))
+        return MasterState(master, tx.init(_filled(params, master)))
 
     def update(
         updates: PyTree, state: MasterState, params: Params, /, **extra: Any
     ) -> tuple[PyTree, OptState]:
-        rest = tree.partition(params, lambda path, p: not _is_low(path, p))[0]
-        full = tree.combine(state.master, rest)
+        full = _filled(params, state.master)
         updates, new_inner = tx.update(updates, state.inner, full, **extra)
         new = apply_updates(full, updates)
-        low = {path for path, p in tree.items(params) if _is_low(path, p)}
-        master = tree.partition(new, lambda path, _: path in low)[0]
+        master = {path: p for path, p in tree.items(new) if path in state.master}
         return _towards(new, params, updates), MasterState(master, new_inner)
 
     return Transform(init, update)
+
+
+def _filled(params: Params, master: dict[str, Tensor]) -> Params:
+    """The params, with the master copy of those that have one."""
+    return tree.map_with_path(lambda path, p: master.get(path, p), params)
 
 
 def _towards(new: Params, params: Params, updates: PyTree) -> PyTree:
@@ -76,5 +79,5 @@ def _towards(new: Params, params: Params, updates: PyTree) -> PyTree:
     return unflatten(structure, rows)
 
 
-def _is_low(path: str, param: Tensor) -> bool:
+def _is_low(param: Tensor) -> bool:
     return torch.promote_types(param.dtype, torch.float32) != param.dtype

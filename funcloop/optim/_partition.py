@@ -7,7 +7,7 @@ from typing import Any
 
 from funcloop import tree
 from funcloop._errors import StructureError
-from funcloop._pytree import PyTree, flatten, unflatten
+from funcloop._pytree import PyTree, flatten, paths_of, unflatten
 from funcloop._types import OptState, Params, Transform
 from funcloop.optim._extra import with_extra
 from funcloop.optim._labels import Labels, Mask, labels_of, mask_of
@@ -15,7 +15,7 @@ from funcloop.optim._leaves import ABSENT, align
 
 
 def partition(transforms: Mapping[str, Transform], labels: Labels) -> Transform:
-    """One transform for each label; each sees only its own leaves, None in place of the others.
+    """One transform for each label; each sees only its own leaves, as a dict by path.
 
     The state is a dict from label to that transform's state. Clipping by a global norm inside a
     part sees that part alone.
@@ -79,40 +79,35 @@ def _routed(parts: Mapping[str, Transform], assign: Callable[[Params], Sequence[
     """Each leaf through the part it is assigned to, or unchanged where there is none."""
 
     def init(params: Params, /) -> OptState:
-        assigned = assign(params)
-        return {label: part.init(_only(params, assigned, label)) for label, part in parts.items()}
+        leaves, paths, places = _split(params, parts, assign)
+        return {
+            label: part.init({paths[i]: leaves[i] for i in places[label]})
+            for label, part in parts.items()
+        }
 
     def update(
         updates: PyTree, state: OptState, params: Params, /, **extra: Any
     ) -> tuple[PyTree, OptState]:
-        assigned = assign(params)
-        (leaves, values), structure = align(updates, [params])
-        results, new_state = list(leaves), {}
+        leaves, paths, places = _split(params, parts, assign)
+        (results, _), structure = align(updates, [params])
+        results = [None if leaf is ABSENT else leaf for leaf in results]
+        new_state = {}
         for label, part in parts.items():
-            places = [i for i, other in enumerate(assigned) if other == label]
-            mine = _at(structure, places, values)
-            changed, new_state[label] = part.update(
-                _at(structure, places, leaves), state[label], mine, **extra
-            )
-            for i, leaf in zip(places, align(changed, [mine])[0][0], strict=True):
-                results[i] = leaf
-        return unflatten(structure, [_or_none(leaf) for leaf in results]), new_state
+            given = {paths[i]: results[i] for i in places[label]}
+            mine = {paths[i]: leaves[i] for i in places[label]}
+            changed, new_state[label] = part.update(given, state[label], mine, **extra)
+            for i in places[label]:
+                results[i] = changed[paths[i]]
+        return unflatten(structure, results), new_state
 
     return Transform(init, update)
 
 
-def _only(params: Params, assigned: Sequence[str], label: str) -> Params:
+def _split(
+    params: Params, parts: Mapping[str, Transform], assign: Callable[[Params], Sequence[str]]
+) -> tuple[list[Any], list[str], dict[str, list[int]]]:
+    """The leaves, their paths, and the places of each part's leaves among them."""
     leaves, structure = flatten(params)
-    return _at(structure, [i for i, other in enumerate(assigned) if other == label], leaves)
-
-
-def _at(structure: Any, places: Sequence[int], leaves: Sequence[Any]) -> PyTree:
-    """The tree with the leaves at these places alone, None at the others."""
-    kept: list[Any] = [None] * len(leaves)
-    for i in places:
-        kept[i] = _or_none(leaves[i])
-    return unflatten(structure, kept)
-
-
-def _or_none(leaf: Any) -> Any:
-    return None if leaf is ABSENT else leaf
+    assigned = assign(params)
+    places = {label: [i for i, own in enumerate(assigned) if own == label] for label in parts}
+    return leaves, paths_of(structure), places

@@ -8,7 +8,7 @@ from torch import Tensor
 from funcloop._errors import ArgumentError
 from funcloop._types import Key
 from funcloop.random._philox import MASK
-from funcloop.random._stream import FOLD, SPLIT, block, require_key
+from funcloop.random._stream import FOLD, SPLIT, block, counting, require_key
 
 
 def key(seed: int | Tensor) -> Key:
@@ -62,7 +62,7 @@ def split(key: Key, n: int = 2) -> Key:
     require_key(key)
     if n < 0:
         raise ArgumentError("a key is split into n >= 0 keys", f"n={n}", "give a count")
-    words = block(key, torch.arange(n, device=key.device), 0, SPLIT)
+    words = block(key, counting(n, key.device), 0, SPLIT)
     return torch.stack(words[:2], -1)
 
 

@@ -58,21 +58,28 @@ def draw(key: Tensor, shape: Sequence[int], convert: Convert, bits: int = 32) ->
     values = list(islice(convert(words), lanes))
     batch = key.shape[:-1]
     if lanes == 1:
-        return values[0].reshape(*batch, *shape)
+        return values[0].reshape((*batch, *shape))
     flat = torch.stack(values, -2).flatten(-3)  # (*K, groups * 4 * LANE)
-    return flat[..., :count].reshape(*batch, *shape)
+    return flat[..., :count].reshape((*batch, *shape))
+
+
+def counting(n: int, device: torch.device) -> Tensor:
+    """0, 1, ..., n - 1 as a table, where `arange` would do.
+
+    Inductor turns arithmetic on an `arange` into arithmetic on loop indices, and multiplies there
+    in 32 bits: wrong words, without an error (torch 2.13).
+    """
+    return torch.tensor(range(n), dtype=torch.int64, device=device)
 
 
 def _index(count: int, device: torch.device) -> Tensor:
     """The number of the block from which each element of a lane is taken."""
     if count <= LANE:
-        return torch.arange(count, device=device)
+        return counting(count, device)
     groups = torch.arange(math.ceil(count / (4 * LANE)), device=device).unsqueeze(-1) * LANE
-    if device.type != "cpu":
-        return groups + torch.arange(LANE, device=device)
-    # A table where `arange` would do: Inductor merges the two loops of an `arange` sum into one,
-    # cannot fuse the loop over the four lanes with it, and writes every word to memory twice.
-    return groups + torch.tensor(range(LANE))
+    # Inductor also merges the two loops of an `arange` sum into one, cannot fuse the loop over the
+    # four lanes with it, and writes every word to memory twice. A table keeps them apart.
+    return groups + counting(LANE, device)
 
 
 def require_key(key: Tensor) -> None:
@@ -87,4 +94,17 @@ def require_key(key: Tensor) -> None:
             "a key is an int64 tensor of shape (2,), or (*K, 2) for a batch",
             found,
             "make one with funcloop.random.key(seed)",
+        )
+
+
+def require_one_key(key: Tensor, what: str) -> None:
+    """Refuse what is not one key.
+
+    Raises:
+        ShapeError: not an int64 tensor of shape (2,).
+    """
+    require_key(key)
+    if key.ndim != 1:
+        raise ShapeError(
+            f"{what} takes one key", f"shape {tuple(key.shape)}", "take a vmap over the keys"
         )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from funcloop._compat import transforming
 from funcloop._errors import FuncloopError, UnsupportedError
 
 
@@ -20,23 +21,20 @@ class Reason(NamedTuple):
     remedy: str
 
 
+_LOOK = (
+    "vmap runs all members at once, so Python cannot look at the value of one",
+    "keep it a tensor, write a branch as torch.where or torch.cond, or loop over the members",
+)
+_WRITE = (
+    "a tensor that the members of a vmap share cannot be written with a value of each",
+    "write out of place; or, for a buffer, give every member its own (vmap over stacked buffers), "
+    "or freeze it with train=",
+)
 _REASONS = (
-    Reason(
-        "calling .item() on a Tensor",
-        "vmap runs all members at once, so no Python number belongs to one of them",
-        "keep it a tensor, or loop over the members",
-    ),
-    Reason(
-        "data-dependent control flow",
-        "vmap runs all members at once, so a branch cannot look at the value of one",
-        "write torch.where or torch.cond, or loop over the members",
-    ),
-    Reason(
-        "vmap: inplace arithmetic",
-        "a tensor that the members of a vmap share cannot be written with a value of each",
-        "write out of place; or, for a buffer, give every member its own (vmap over stacked "
-        "buffers), or freeze it with train=",
-    ),
+    Reason("calling .item() on a Tensor", *_LOOK),
+    Reason("data-dependent control flow", *_LOOK),
+    Reason("vmap: inplace arithmetic", *_WRITE),
+    Reason("doesn't match the broadcast shape", *_WRITE),
     Reason(
         "saved tensor hooks",
         "torch.func differentiates without saved-tensor hooks",
@@ -67,7 +65,7 @@ def explain(error: BaseException, names: dict[int, str]) -> FuncloopError | None
         error: What the forward raised.
         names: Module paths by the id of the module.
     """
-    if isinstance(error, FuncloopError):
+    if isinstance(error, FuncloopError) or not transforming():
         return None
     message = str(error)
     for reason in _REASONS:

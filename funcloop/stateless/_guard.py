@@ -61,6 +61,7 @@ class Guard(route):
         self._values, self._fresh, self._arguments, self._plan = values, fresh, arguments, plan
         self._names = {id(tensor): name for name, tensor in fresh.items()}
         self._owners: dict[int, Owner] | None = None
+        self._versions = _versions(values, fresh)
 
     def __torch_function__(
         self,
@@ -113,6 +114,19 @@ class Guard(route):
                 container[local] = new
                 self.rebound.add(name)
 
+    def settle(self) -> None:
+        """Count the writes that no torch function has shown: `set_`, and operators in C++.
+
+        Raises:
+            UnsupportedError: a parameter was written, which was seen too late to prevent it.
+        """
+        now = _versions(self._values, self._fresh)
+        for name, version in now.items():
+            if version != self._versions.get(name, version):
+                if name not in self._fresh:
+                    self._judge(Owner("parameter", name))
+                self.written.add(name)
+
     def where(self) -> str:
         """The innermost module that is running, for a message."""
         names = self._plan.module_names if self._plan else {}
@@ -126,7 +140,7 @@ class Guard(route):
     def _find_owners(self) -> dict[int, Owner]:
         owners: dict[int, Owner] = {}
         for held in self._plan.constants if self._plan else ():
-            owners[storage_of(held.value)] = Owner("constant", held.path)  # type: ignore[arg-type]  # a tensor
+            owners[storage_of(held.value)] = Owner("constant", held.path + held.steps)  # type: ignore[arg-type]  # a tensor
         for leaf in flatten(self._arguments)[0]:
             if isinstance(leaf, Tensor):
                 owners[storage_of(leaf)] = Owner("argument", "")
@@ -153,3 +167,11 @@ class Guard(route):
                 f"the forward writes into attribute {owner.name}",
                 "register it with register_buffer; apply then takes and returns it",
             )
+
+
+def _versions(values: Mapping[str, Tensor], fresh: Mapping[str, Tensor]) -> dict[str, int]:
+    """How often each tensor was written; under vmap torch does not count, nor in inference mode."""
+    try:
+        return {name: fresh.get(name, tensor)._version for name, tensor in values.items()}
+    except RuntimeError:  # an inference tensor
+        return {}

@@ -26,9 +26,16 @@ _DEPTH, _OBJECT = 5, 3
 
 
 class Held(NamedTuple):
-    """A tensor or module that a module holds outside of parameters, buffers and children."""
+    """A tensor or module that a module holds outside of parameters, buffers and children.
+
+    Attributes:
+        path: The attribute that leads to it, as `block.cache`.
+        steps: How it goes on from there, as `[0]`.
+        value: What was found.
+    """
 
     path: str
+    steps: str
     value: Tensor | nn.Module
 
 
@@ -67,18 +74,18 @@ def scan(
         elif any(True for _ in (*value.parameters(), *value.buffers())):
             harmful.append(held)
         else:
-            stateless += [(held.path, module) for module in value.modules()]
+            stateless += [(held.path + held.steps, module) for module in value.modules()]
     return harmful, Hidden(tuple(constants), tuple(stateless))
 
 
 def refuse_hidden(harmful: list[Held], allowed: Pattern) -> None:
     """Raises HiddenStateError for what no pattern of `allow_hidden` takes."""
     patterns = as_patterns(allowed)
-    paths = [h.path for h in harmful if not any(matches(h.path, p) for p in patterns)]
-    if paths:
+    left = [h for h in harmful if not any(matches(h.path, p) for p in patterns)]
+    if left:
         raise HiddenStateError(
             "a pure function sees only registered parameters, buffers and modules",
-            f"{', '.join(dict.fromkeys(paths))} holds others",
+            f"{', '.join(h.path + h.steps for h in left)} is not registered",
             "use nn.ParameterList, nn.ModuleList or register_buffer, "
             "or name it in allow_hidden= to keep it as a constant",
         )
@@ -94,11 +101,11 @@ def _held(
         prefix = f"{path}." if path else ""
         for name, value in vars(module).items():
             if name not in _INTERNAL and (id(vars(module)), name) not in computed:
-                yield from _look(value, prefix + name, known, visited, _DEPTH)
+                yield from _look(value, Held(prefix + name, "", module), known, visited, _DEPTH)
         for kind in type(module).__mro__:
             if not kind.__module__.startswith("torch.") and issubclass(kind, nn.Module):
                 for name, value in _class_attributes(kind):
-                    yield from _look(value, prefix + name, known, visited, _DEPTH)
+                    yield from _look(value, Held(prefix + name, "", module), known, visited, _DEPTH)
 
 
 def _class_attributes(kind: type) -> Iterator[tuple[str, Any]]:
@@ -113,20 +120,21 @@ def _class_attributes(kind: type) -> Iterator[tuple[str, Any]]:
             waiting += function.__code__.co_names
 
 
-def _look(value: Any, path: str, known: set[int], visited: set[int], depth: int) -> Iterator[Held]:
+def _look(value: Any, at: Held, known: set[int], visited: set[int], depth: int) -> Iterator[Held]:
     """Every tensor and every unregistered module that can be reached from `value`."""
     if isinstance(value, Tensor):
-        yield Held(path, value)
+        yield at._replace(value=value)
     elif isinstance(value, nn.Module):
         if id(value) not in known:
-            yield Held(path, value)
+            yield at._replace(value=value)
     elif depth and id(value) not in visited:
         cost = _OBJECT if _is_plain_object(value) else 1
         if cost <= depth:
             visited.add(id(value))
             for step, item in _inside(value):
                 if not isinstance(item, _SCALARS):
-                    yield from _look(item, path + step, known, visited, depth - cost)
+                    next_at = at._replace(steps=at.steps + step)
+                    yield from _look(item, next_at, known, visited, depth - cost)
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
@@ -167,7 +175,7 @@ def _inside_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _is_plain_object(value: Any) -> bool:
     kind = type(value)
-    foreign = kind.__module__.split(".")[0] in ("builtins", "torch", "numpy", "funcloop", "types")
+    foreign = kind.__module__.split(".")[0] in ("builtins", "torch", "numpy", "funcloop")
     ours = not isinstance(value, (type, types.ModuleType, types.FunctionType, Mapping))
     return ours and not foreign and hasattr(value, "__dict__")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from funcloop._compat import batch_levels
+from funcloop._compat import batch_levels, untraced
 from funcloop._errors import ShapeError, UnsupportedError
 from funcloop._pytree import tree_map
 from funcloop._types import Key
@@ -23,7 +23,7 @@ Leaves = dict[str, Tensor]
 
 def own_leaves(plan: Plan) -> tuple[Leaves, Leaves]:
     """Detached copies of the module's own params and buffers."""
-    return _split(plan, {**plan.buffers, **plan.parameters})
+    return _split(plan, plan.current())
 
 
 def drawn_leaves(plan: Plan, key: Key) -> tuple[Leaves, Leaves]:
@@ -46,15 +46,15 @@ def drawn_leaves(plan: Plan, key: Key) -> tuple[Leaves, Leaves]:
 
 
 def _draw(plan: Plan, key: Key) -> tuple[Leaves, Leaves]:
-    leaves = {
-        name: _member_of(tensor.detach().clone(), key)
-        for name, tensor in {**plan.buffers, **plan.parameters}.items()
-    }
+    with untraced():
+        own = {name: tensor.detach().clone() for name, tensor in plan.current().items()}
+    leaves = {name: _member_of(tensor.clone(), key) for name, tensor in own.items()}
     net = copy_with(plan, leaves)
     guard = Guard(key, leaves, leaves)
     with torch.no_grad(), guard:
         for _, module in reversed(list(walk(net))):  # children before parents, as constructors do
             _reset(module)
+    guard.settle()
     drawn = {name: _leaf(net, name) for name in leaves}
     kept = [
         name

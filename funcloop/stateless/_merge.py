@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -36,12 +36,19 @@ def copy_with(plan: Plan, leaves: Mapping[str, Tensor]) -> nn.Module:
     `deepcopy` takes what its memo holds instead of copying: so every place that holds a leaf gets
     the new one, and the old one is never copied.
     """
-    memo: dict[int, Any] = {id(p): leaves[name] for name, p in plan.parameters.items()}
-    memo.update((id(b), leaves[name]) for name, b in plan.buffers.items())
-    for module in plan.modules:
-        for name, value in vars(module).items():
-            if (id(vars(module)), name) in plan.computed:
-                memo[id(value)] = value.detach().clone()  # deepcopy takes no results of autograd
+    memo: dict[int, Any] = {
+        id(container[local]): leaves[name]
+        for container, local, name in (*plan.parameter_slots, *plan.buffer_slots)
+    }
+    for tensor in _results(plan):
+        memo.setdefault(id(tensor), tensor.detach().clone())
     for _, _, wrapper, inner in reversed(plan.wrapped):  # the innermost first
         memo[id(wrapper)] = copy.deepcopy(inner, memo)
     return copy.deepcopy(plan.net, memo)
+
+
+def _results(plan: Plan) -> Iterator[Tensor]:
+    """Tensors that the last call has left in the attributes; deepcopy takes no results."""
+    for module in plan.modules:
+        values = [*vars(module).values(), *vars(module).get("_flat_weights", ())]
+        yield from (v for v in values if isinstance(v, Tensor) and not v.is_leaf)

@@ -108,6 +108,13 @@ class Plan(NamedTuple):
                 "start from model.init(), and move leaves with model.freeze and model.thaw",
             )
 
+    def current(self) -> dict[str, Tensor]:
+        """What stands in the module now: its buffers, then its parameters."""
+        leaves: dict[str, Tensor] = {}
+        for container, local, name in (*self.buffer_slots, *self.parameter_slots):
+            leaves.setdefault(name, container[local])
+        return leaves
+
     def changeable(self, values: Mapping[str, Any]) -> list[str]:
         """Names of the buffers among `values`, also of those that are None in the module."""
         if len(values) == len(self.names):

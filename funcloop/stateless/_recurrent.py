@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from funcloop._compat import lacks_rules
+from funcloop._compat import lacks_rules, transforming
 from funcloop.stateless._writes import Function, Rule, Watcher
 
 #: What a cell carries from step to step, each (B, H): (h,), or (h, c) for an LSTM.
@@ -64,7 +64,8 @@ def layers_rule(cell: Cell) -> Rule:
         hx = args[2] if packed else args[1]
         state = tuple(hx) if isinstance(hx, (list, tuple)) else (hx,)
         dropped = dropout > 0 and train and num_layers > 1
-        if not (dropped or lacks_rules((args[0], *state, *params))):
+        plain = dropped or (packed and transforming()) or lacks_rules((args[0], *state, *params))
+        if not plain:
             return guard.proceed(func, *args, **kwargs)
         batch_first = bool(rest and rest[0])
         steps = _packed_steps(*args[:2]) if packed else [*args[0].unbind(int(batch_first))]

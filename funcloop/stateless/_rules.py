@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from funcloop._compat import OPERATORS
+from funcloop._compat import OPERATORS, PACK, PAD
 from funcloop.stateless._attention import attention, python_function
 from funcloop.stateless._bilinear import bilinear
 from funcloop.stateless._embedding import embedding, embedding_bag
 from funcloop.stateless._normalization import batch_norm, functional_batch_norm, instance_norm
+from funcloop.stateless._packed import pack, pad
 from funcloop.stateless._recurrent import (
     cell_rule,
     gru_step,
@@ -43,6 +44,8 @@ RULES.update(
         F.bilinear: bilinear,
         F.scaled_dot_product_attention: attention,
         F.multi_head_attention_forward: python_function,
+        PACK: pack,
+        PAD: pad,
         torch.lstm: layers_rule(lstm_step),
         torch.gru: layers_rule(gru_step),
         torch.rnn_tanh: layers_rule(tanh_step),

@@ -138,6 +138,7 @@ class Stateless:
                 if refusal is None:
                     raise
                 raise refusal from error
+            guard.settle()
             after = module.buffers_after(fresh, guard.written, guard.rebound)
         return output, {**buffers, **after}
 

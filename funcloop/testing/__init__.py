@@ -9,6 +9,7 @@ from funcloop.testing._laws import (
     assert_pure,
     assert_vmap_equal,
 )
+from funcloop.testing._modules import assert_module_unchanged, module_state
 from funcloop.testing._strategies import modules, quant_specs, shapes, tensors, trees
 from funcloop.testing._trees import (
     ROUNDING,
@@ -29,12 +30,14 @@ __all__ = [
     "assert_dtype_preserved",
     "assert_jit_equal",
     "assert_max_traces",
+    "assert_module_unchanged",
     "assert_pure",
     "assert_trees_close",
     "assert_trees_equal",
     "assert_vmap_equal",
     "check_function",
     "check_grads",
+    "module_state",
     "modules",
     "quant_specs",
     "shapes",

@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from funcloop import estimators, optim, random, stateless
+from funcloop import optim, random
 from funcloop._errors import ArgumentError, MissingExtraError
 from funcloop.compile import jit
-from funcloop.estimators import supervised
+from funcloop.estimators import supervised, value_and_grad
 from funcloop.loop import Position, batches, evaluator, fit, read_records
+from funcloop.stateless import stateless
 from funcloop.step import TrainState, eval_step, train_step
 from tests.cases import MLP, classification
 from tests.laws import assert_trees_close, assert_trees_equal, snapshot
@@ -196,10 +197,10 @@ def test_a_missing_extra_is_named(
 
 def build():
     """A small run with dropout, and its evaluation."""
-    model = stateless.stateless(MLP())
+    model = stateless(MLP())
     tx = optim.adamw(1e-2)
     state = TrainState.create(*model.init(), tx, key=random.key(3))
-    step = train_step(estimators.value_and_grad(supervised(model, F.cross_entropy)), tx)
+    step = train_step(value_and_grad(supervised(model, F.cross_entropy)), tx)
     return state, step, eval_step(supervised(model, F.cross_entropy, train=False))
 
 
