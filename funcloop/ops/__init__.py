@@ -12,6 +12,7 @@ from funcloop.ops._mse import mse
 from funcloop.ops._observer import Observer, Range
 from funcloop.ops._pact import pact
 from funcloop.ops._percentile import percentile
+from funcloop.ops._quantized import Quantized, quantized
 from funcloop.ops._selection import gumbel_softmax, top_k_mask
 from funcloop.ops._sign import (
     hardtanh_sign,
@@ -26,6 +27,7 @@ from funcloop.ops._straight_through import ste_clamp, ste_floor, ste_round, stra
 __all__ = [
     "Observer",
     "QuantSpec",
+    "Quantized",
     "Range",
     "binarize",
     "clip_grad",
@@ -46,6 +48,7 @@ __all__ = [
     "percentile",
     "polynomial_sign",
     "quantize",
+    "quantized",
     "reverse_grad",
     "scale_grad",
     "ste_clamp",
