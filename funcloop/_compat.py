@@ -230,6 +230,19 @@ def forward_mode() -> contextlib.AbstractContextManager[None]:
     return torch.autograd.forward_ad._set_fwd_grad_enabled(True)
 
 
+def without_tangent(tensor: Tensor) -> Tensor:
+    """The tensor without its tangent of the innermost level of forward mode.
+
+    Why private: `unpack_dual` has no batching rule (torch 2.13.0), so a batched tensor is unpacked
+    inside its wrapper, and torch.func has no public way into one.
+    """
+    if torch_functorch.is_batchedtensor(tensor):
+        inner = without_tangent(torch_functorch.get_unwrapped(tensor))
+        dim, level = torch_functorch.maybe_get_bdim(tensor), torch_functorch.maybe_get_level(tensor)
+        return torch_functorch._add_batch_dim(inner, dim, level)
+    return torch.autograd.forward_ad.unpack_dual(tensor).primal
+
+
 def untraced() -> contextlib.AbstractContextManager[Any]:
     """Inside: operators run at once, on real tensors, whatever tracer is watching.
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from funcloop._compat import backward_would_be_lost, forward_mode
+from funcloop._compat import backward_would_be_lost, forward_mode, without_tangent
 from funcloop._errors import UnsupportedError
 from funcloop._pytree import PyTree, flatten, unflatten
 from funcloop.ops._rule import Backward, Call, Jvp, Rule, dims_of
@@ -102,7 +102,7 @@ def _autograd_function(rule: Rule, batching: Batching | None) -> type[torch.auto
     def jvp(ctx: Any, _: None, *tangents: Any) -> tuple[Any, ...]:
         call, tensors, outputs = saved(ctx)
         with forward_mode():
-            return tuple(rule.jvp(call, [_primal(x) for x in tensors], outputs, tangents))
+            return tuple(rule.jvp(call, [without_tangent(x) for x in tensors], outputs, tangents))
 
     def vmap(info: Any, in_dims: Any, call: Call, *tensors: Tensor) -> Any:
         assert batching is not None
@@ -120,8 +120,3 @@ def _autograd_function(rule: Rule, batching: Batching | None) -> type[torch.auto
     if batching is not None:
         members["vmap"] = staticmethod(vmap)
     return type(rule.name, (torch.autograd.Function,), members)
-
-
-def _primal(tensor: Tensor) -> Tensor:
-    """The tensor without its tangent of the innermost level of forward mode."""
-    return torch.autograd.forward_ad.unpack_dual(tensor).primal

@@ -10,7 +10,15 @@ from funcloop.testing._laws import (
     assert_vmap_equal,
 )
 from funcloop.testing._modules import assert_module_unchanged, module_state
-from funcloop.testing._strategies import modules, quant_specs, shapes, tensors, trees
+from funcloop.testing._strategies import (
+    LAYOUTS,
+    VALUES,
+    modules,
+    quant_specs,
+    shapes,
+    tensors,
+    trees,
+)
 from funcloop.testing._trees import (
     ROUNDING,
     assert_dtype_preserved,
@@ -21,7 +29,9 @@ from funcloop.testing._trees import (
 from funcloop.testing._variants import Variant, variants
 
 __all__ = [
+    "LAYOUTS",
     "ROUNDING",
+    "VALUES",
     "CheckFailed",
     "Finding",
     "Report",

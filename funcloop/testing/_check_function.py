@@ -82,7 +82,7 @@ def check_function(
         save: what backward needs is saved with `save_for_backward`.
         jvp: forward mode is the transpose of reverse mode.
         linear: backward is linear in the gradient that it is given.
-        vmap, vmap(grad), grad(vmap): batching is the loop, for every choice of in_dims.
+        vmap, vmap(grad), grad(vmap), jvp(vmap): batching is the loop, for every choice of in_dims.
         jit: compiled is eager, for the value, gradient, second derivative and vmapped gradient.
         dtype: dtypes and devices are kept.
         strides: inputs and gradients that are not contiguous give the same.

@@ -142,6 +142,21 @@ def grad_of_vmap(case: Case) -> None:
         _within(f"in_dims={in_dims}", got, want)
 
 
+def jvp_of_vmap(case: Case) -> None:
+    """Forward mode of `vmap(f)` is that of the loop."""
+    case = case.cast(torch.float64)
+    for in_dims in _choices(len(case.point)):
+        batched = _batched(case, in_dims)
+        tangents = case.random_like(batched, seed=6)
+        got = torch.func.jvp(vmap(case.flat, in_dims), tuple(batched), tuple(tangents))[1]
+        members = [
+            case.jvp(_member(tangents, in_dims, i))(*_member(batched, in_dims, i))
+            for i in range(_MEMBERS)
+        ]
+        want = tuple([torch.stack(results) for results in zip(*members, strict=True)])
+        _within(f"in_dims={in_dims}", got, want)
+
+
 def _choices(number: int) -> Iterator[tuple[int | None, ...]]:
     """Every choice of what is batched, and once along the last dimension."""
     some: list[tuple[int | None, ...]] = [(0,) * number]
@@ -256,6 +271,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
     "vmap": vmap_equals_loop,
     "vmap(grad)": vmap_of_grad,
     "grad(vmap)": grad_of_vmap,
+    "jvp(vmap)": jvp_of_vmap,
     "jit": compiled,
     "dtype": dtype,
     "strides": strides,
