@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from funcloop.ops._fake_quantize import fake_quantize
 from funcloop.ops._spec import QuantSpec
+from funcloop.ops._straight_through import ste_round
 
 
 def dorefa(w: Tensor, bits: int) -> Tensor:
@@ -26,8 +26,8 @@ def dorefa(w: Tensor, bits: int) -> Tensor:
     >>> dorefa(torch.tensor([-2.0, -0.1, 0.1, 2.0]), bits=2)
     tensor([-1.0000, -0.3333,  0.3333,  1.0000])
     """
-    spec = QuantSpec(bits=bits, signed=False)
-    squashed = torch.tanh(w)
-    largest = spec.spread(squashed.abs().amax(), w.shape) if w.numel() else squashed
+    levels = QuantSpec(bits=bits, signed=False).quant_max
+    squashed = torch.tanh(w.to(torch.promote_types(w.dtype, torch.float32)))
+    largest = squashed.abs().amax().reshape([1] * w.ndim) if w.numel() else squashed
     unit = squashed / (2 * torch.where(largest == 0, 1, largest)) + 0.5
-    return 2 * fake_quantize(unit, 1 / spec.quant_max, 0, spec) - 1
+    return (2 * (ste_round(unit * levels) / levels) - 1).to(w.dtype)
