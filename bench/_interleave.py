@@ -22,18 +22,24 @@ class Timings(NamedTuple):
     ratios: dict[str, float]
 
 
-def interleave(rivals: Mapping[str, Rival], rounds: int = 40, block: float = 0.01) -> Timings:
+def interleave(
+    rivals: Mapping[str, Rival], rounds: int = 40, block: float = 0.01, budget: float = 20.0
+) -> Timings:
     """Times each rival once a round, in rotating order.
 
     Args:
         rivals: Functions of no argument; the first is the one that the others are compared with.
-        rounds: How often.
+        rounds: How often at most.
         block: Seconds that one measurement should last; short calls are repeated to fill it.
+        budget: Seconds after which no round begins, but for the first five.
     """
     calls = {name: _calls_in(rival, block) for name, rival in rivals.items()}
     spent: dict[str, list[float]] = {name: [] for name in rivals}
     names = list(rivals)
-    for _ in range(rounds):
+    end = time.perf_counter() + budget
+    for number in range(rounds):
+        if number >= 5 and time.perf_counter() > end:
+            break
         for name in names:
             spent[name].append(_time(rivals[name], calls[name]))
         names = names[1:] + names[:1]

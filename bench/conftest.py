@@ -41,7 +41,7 @@ def compare(benchmark, request: pytest.FixtureRequest) -> Compare:
             )
             for name in others
         ]
-        benchmark.pedantic(rivals[ours], rounds=rounds, warmup_rounds=1)
+        benchmark.pedantic(rivals[ours], rounds=5, warmup_rounds=1)
         return timings
 
     return run

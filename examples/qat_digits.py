@@ -40,8 +40,9 @@ def separable(inputs: int, outputs: int) -> list[nn.Module]:
 def network() -> nn.Module:
     """(B, 1, 8, 8) -> (B, 10)."""
     stem = [nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
-    body = [*separable(16, 32), nn.MaxPool2d(2), *separable(32, 32), *separable(32, 32)]
-    return nn.Sequential(*stem, *body, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10))
+    high = [*separable(16, 16), *separable(16, 32), nn.MaxPool2d(2)]
+    low = [*separable(32, 32), *separable(32, 32), *separable(32, 32), nn.MaxPool2d(2)]
+    return nn.Sequential(*stem, *high, *low, nn.Flatten(), nn.Linear(128, 10))
 
 
 def digits(device: torch.device) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -143,9 +144,8 @@ def main() -> None:
     print(f"\n{'bits':>7}  {'rounded':>8}  {'LSQ':>8}")
     print(f"{'float32':>7}  {full:8.1%}  {full:8.1%}")
     for bits in BITS:
-        print(
-            f"{bits:7}  {rounded[bits]:8.1%}  {format(learned[bits], '8.1%') if bits in learned else '':>8}"
-        )
+        trained = f"{learned[bits]:8.1%}" if bits in learned else ""
+        print(f"{bits:7}  {rounded[bits]:8.1%}  {trained}")
     rows = {"rounded after training": rounded, "trained with LSQ": learned}
     print(f"plot: {plot(full, rows, args.out)}")
 

@@ -19,6 +19,7 @@ import torch.utils._python_dispatch as torch_dispatch
 import torch.utils._pytree as torch_pytree
 import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor
+from torch.utils._device import DeviceContext
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -55,16 +56,23 @@ def differentiating() -> bool:
 
 
 def transforming() -> bool:
-    """Whether any torch.func transform is running around us, or a tracer is watching.
+    """Whether a torch.func transform, a tracer or a torch function mode is running around us.
 
-    Why private: torch.func has no public question for this, nor has `make_fx`. A compiled function
-    called inside another transform or trace has to step aside and run as plain Python.
+    Why private: torch.func has no public question for this, nor have `make_fx` and the stack of
+    modes. A compiled function called inside any of them has to step aside and run as plain Python:
+    its graph would hide what they have to see, or keep what they said (a route's key) for ever.
     """
     return (
         torch_functorch.peek_interpreter_stack() is not None
         or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
         or torch.compiler.is_compiling()
+        or any(not isinstance(mode, DeviceContext) for mode in _function_modes())
     )
+
+
+def _function_modes() -> Iterator[Any]:
+    for place in range(torch._C._len_torch_function_stack()):
+        yield torch._C._get_function_stack_at(place)
 
 
 def trace_flat(
@@ -142,7 +150,7 @@ def looks_at_values(error: Exception) -> bool:
 
 
 def compile_graph(
-    graph: GraphModule, fakes: Sequence[Tensor], backend: str
+    graph: GraphModule, fakes: Sequence[Tensor], backend: str | Callable[..., Any]
 ) -> Callable[..., Sequence[Tensor]]:
     """The callable that a torch.compile backend makes of a flat graph.
 
@@ -186,12 +194,23 @@ def batch_levels(tensor: Tensor) -> frozenset[int]:
 
     Why private: torch.func has no public question for whether a tensor is batched.
     """
+    if not torch_functorch.is_functorch_wrapped_tensor(tensor):
+        return frozenset()
     levels = set()
     while torch_functorch.is_functorch_wrapped_tensor(tensor):
         if torch_functorch.is_batchedtensor(tensor):
             levels.add(torch_functorch.maybe_get_level(tensor))
         tensor = torch_functorch.get_unwrapped(tensor)
     return frozenset(levels)
+
+
+def vmapping() -> bool:
+    """Whether a vmap is running around us.
+
+    Why private: torch.func has no public question for this.
+    """
+    stack = torch_functorch.get_interpreter_stack() or ()
+    return any(level.key() == torch_functorch.TransformType.Vmap for level in stack)
 
 
 def lacks_rules(tensors: Iterable[Tensor]) -> bool:
@@ -337,10 +356,11 @@ def tensor_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     """
     from torch._C._dynamo.guards import TensorGuards
 
+    # The stub says one list of sizes; the C++ takes one for each tensor (torch 2.13).
+    guards: Any = TensorGuards
     sizes = [list(tensor.shape) for tensor in tensors]
     strides = [list(tensor.stride()) for tensor in tensors]
-    guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-    return guards.check
+    return guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
 
 
 def is_seeded(operator: Any) -> bool:
@@ -359,14 +379,14 @@ def operator_name(operator: Any) -> str:
     return (operator if packet else operator.overloadpacket)._qualified_op_name
 
 
-def argument_names(space: str, name: str) -> list[str]:
-    """The names of the arguments of `torch.ops.<space>.<name>`, of its first overload.
+def argument_defaults(space: str, name: str) -> dict[str, Any]:
+    """The arguments of `torch.ops.<space>.<name>`, of its first overload, with their defaults.
 
     Why private: as above.
     """
     packet = getattr(getattr(torch.ops, space), name)
     overload = getattr(packet, packet.overloads()[0])
-    return [argument.name for argument in overload._schema.arguments]
+    return {argument.name: argument.default_value for argument in overload._schema.arguments}
 
 
 def runs_again() -> bool:
@@ -388,3 +408,35 @@ def runs_again() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def save_aot_package(
+    path: str, graph: GraphModule, fakes: Sequence[Tensor], metadata: dict[str, str]
+) -> None:
+    """Compile a flat graph into an AOTInductor package at `path`.
+
+    Why private: AOTInductor's documented entry points live in torch._inductor.
+    """
+    from torch._inductor import aoti_compile_and_package
+
+    examples = tuple(
+        torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device).zero_()
+        for fake in fakes
+    )
+    with torch.no_grad():
+        program = torch.export.export(graph, examples)
+        configs = {"aot_inductor.metadata": metadata}
+        aoti_compile_and_package(program, package_path=path, inductor_configs=configs)
+
+
+def load_aot_package(path: str) -> tuple[Callable[..., Sequence[Tensor]], dict[str, str]]:
+    """The callable of an AOTInductor package, and its metadata.
+
+    Why private: the documented loader imports Inductor and Dynamo, seconds of work that running
+    compiled code has no need of; this is the C++ loader beneath it.
+    """
+    from torch._C._aoti import AOTIModelPackageLoader
+
+    single_threaded, runners, device_index = False, 1, -1
+    loader = AOTIModelPackageLoader(path, "model", single_threaded, runners, device_index)
+    return lambda *tensors: loader.run(list(tensors)), loader.get_metadata()

@@ -58,6 +58,10 @@ class TraceError(FuncloopError, RuntimeError):
     """A function cannot be traced into one graph."""
 
 
+class CompileError(FuncloopError, RuntimeError):
+    """A compiled function gives another result than the plain one."""
+
+
 class DonationError(FuncloopError, RuntimeError):
     """A donated tensor was used again, or cannot be donated."""
 

@@ -122,6 +122,9 @@ def _flatten(tree: PyTree, leaves: list[Any]) -> Structure | str:
 def unflatten(structure: Structure | str, leaves: Sequence[Any]) -> PyTree:
     """The tree of this structure with these leaves; the inverse of `flatten`.
 
+    >>> unflatten(flatten({"a": 1, "b": [2]})[1], [3, 4])
+    {'a': 3, 'b': [4]}
+
     Raises:
         StructureError: the number of leaves is another.
     """
@@ -160,6 +163,9 @@ def flatten_like(structure: Structure | str, tree: PyTree, name: str = "tree") -
         structure: What `tree` has to look like; the order of dict keys is free.
         tree: The tree to take apart.
         name: What to call `tree` in an error.
+
+    >>> flatten_like(flatten({"a": 1, "b": 2})[1], {"b": 20, "a": 10})
+    [10, 20]
 
     Raises:
         StructureError: a key is missing or extra, or a container is of another kind.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from funcloop._errors import DonationError
+from funcloop._errors import ArgumentError, DonationError
 from funcloop._pytree import Structure, flatten, open_node, paths_of
 
 
@@ -88,6 +88,31 @@ def check_unaliased(donated: Sequence[Tensor], others: Sequence[Any], paths: Seq
                 f"{owner[storage]} shares its storage with an argument that is not donated",
                 "clone one of them",
             )
+
+
+def match_arguments(
+    args: Sequence[Any], donate: Sequence[int], output: Any
+) -> list[tuple[int, int]]:
+    """Pairs (leaf of the arguments, leaf of the output) of all donated arguments.
+
+    Raises:
+        ArgumentError: there is no such argument.
+        DonationError: no output can take the place of one.
+    """
+    starts = [0]
+    for arg in args:
+        starts.append(starts[-1] + len(flatten(arg)[0]))
+    pairs: list[tuple[int, int]] = []
+    for number in donate:
+        if number >= len(args):
+            raise ArgumentError(
+                "donate= counts the positional arguments",
+                f"argument {number} of a call with {len(args)}",
+                "pass the donated argument by position",
+            )
+        found = match_outputs(args[number], output, {o for _, o in pairs})
+        pairs += [(starts[number] + i, o) for i, o in found]
+    return pairs
 
 
 def match_outputs(donated: Any, output: Any, taken: set[int]) -> list[tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,8 +46,32 @@ def as_tensor(value: complex, leaves: Sequence[Any]) -> Tensor:
     )
 
 
-def signature(leaves: Sequence[Any], structure: Structure | str) -> Hashable:
-    """The key under which a graph is kept.
+class TensorSpec(NamedTuple):
+    """What a graph depends on in a tensor."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+class ConstantSpec(NamedTuple):
+    """A leaf that is a constant of the graph."""
+
+    kind: type
+    value: Hashable
+
+
+class Signature(NamedTuple):
+    """The key under which a graph is kept."""
+
+    structure: Structure | str
+    leaves: tuple[TensorSpec | ConstantSpec, ...]
+    ambient: Hashable
+
+
+def signature(leaves: Sequence[Any], structure: Structure | str) -> Signature:
+    """The signature of a call.
 
     Raises:
         ArgumentError: a leaf is neither a tensor nor hashable.
@@ -57,20 +81,21 @@ def signature(leaves: Sequence[Any], structure: Structure | str) -> Hashable:
         hash(specs)
     except TypeError:
         raise _unhashable(leaves, structure) from None
-    return structure, specs, ambient()
+    return Signature(structure, specs, ambient())
 
 
-def _spec(leaf: Any) -> Hashable:
+def _spec(leaf: Any) -> TensorSpec | ConstantSpec:
     if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
-    return type(leaf), leaf
+        return TensorSpec(leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
+    return ConstantSpec(type(leaf), leaf)
 
 
 def ambient() -> Hashable:
     """Settings outside the arguments that decide what an operator does."""
+    defaults = torch.get_default_dtype(), torch.get_default_device()
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        return torch.get_default_dtype(), *_autocast("cpu"), *_autocast("cuda")
-    return torch.get_default_dtype()
+        return *defaults, *_autocast("cpu"), *_autocast("cuda")
+    return defaults
 
 
 def _autocast(device: str) -> tuple[bool, torch.dtype]:

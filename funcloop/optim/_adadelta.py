@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from funcloop._pytree import PyTree
@@ -12,7 +11,7 @@ from funcloop._types import OptState, Params, Transform
 from funcloop.optim._chain import chain
 from funcloop.optim._decay import decayed
 from funcloop.optim._hyper import Hyper, check_range, value_at, zero_count
-from funcloop.optim._leaves import map_leaves, safe_sqrt, zeros_like
+from funcloop.optim._leaves import add_square, map_leaves, safe_sqrt, zeros_like
 from funcloop.optim._scale import scale, scale_by_learning_rate
 
 
@@ -66,9 +65,9 @@ def scale_by_adadelta(rho: Hyper = 0.9, eps: Hyper = 1e-6) -> Transform:
 def _direction(
     g: Tensor, v: Tensor, d: Tensor, old: Any, new: Any, eps: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    v = torch.addcmul(v * old, g, g * new)
+    v = add_square(v * old, g, new)
     step = safe_sqrt(d + eps) / safe_sqrt(v + eps) * g
-    return step, v, torch.addcmul(d * old, step, step * new)
+    return step, v, add_square(d * old, step, new)
 
 
 def adadelta(

@@ -14,7 +14,7 @@ from funcloop.optim._chain import chain
 from funcloop.optim._decay import decayed
 from funcloop.optim._hyper import Hyper, check_range, power, value_at, zero_count
 from funcloop.optim._labels import Mask
-from funcloop.optim._leaves import map_leaves, safe_sqrt, zeros_like
+from funcloop.optim._leaves import add_square, map_leaves, safe_sqrt, zeros_like
 from funcloop.optim._scale import scale, scale_by_learning_rate
 
 
@@ -76,8 +76,8 @@ def _direction(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """m_hat / (sqrt(v_hat) + eps) with the corrections gathered: m / (slope * sqrt(v) + floor)."""
     m = torch.lerp(m, g, new1)
-    v = torch.addcmul(v * old2, g, g * new2)
-    return m / torch.addcmul(floor, safe_sqrt(v), slope), m, v
+    v = add_square(v * old2, g, new2)
+    return m / (safe_sqrt(v) * slope + floor), m, v
 
 
 def adam(

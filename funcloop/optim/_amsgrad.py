@@ -10,7 +10,7 @@ from torch import Tensor
 from funcloop._pytree import PyTree
 from funcloop._types import OptState, Params, Transform
 from funcloop.optim._hyper import Hyper, check_range, power, value_at, zero_count
-from funcloop.optim._leaves import map_leaves, safe_sqrt, zeros_like
+from funcloop.optim._leaves import add_square, map_leaves, safe_sqrt, zeros_like
 
 
 class AmsgradState(NamedTuple):
@@ -79,6 +79,6 @@ def _direction(
     floor: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     m = torch.lerp(m, g, new1)
-    v = torch.addcmul(v * old2, g, g * new2)
+    v = add_square(v * old2, g, new2)
     top = torch.maximum(top, v)
-    return m / torch.addcmul(floor, safe_sqrt(top), slope), m, v, top
+    return m / (safe_sqrt(top) * slope + floor), m, v, top

@@ -64,13 +64,16 @@ def clip_by_global_norm(max_norm: Hyper, eps: float = 0.0) -> Transform:
         norm = tree.norm(updates).to(torch.float64)
         finite = norm.isfinite()
         factor = clip_factor(norm + eps, value_at(max_norm, state.step))
-        (updates,) = map_leaves(
-            lambda u, keep, f: torch.where(keep != 0, u * f, 0.0), updates, scalars=[finite, factor]
-        )
+        (updates,) = map_leaves(_clipped, updates, scalars=[torch.where(finite, factor, 0.0)])
         dropped = state.dropped + (~finite).to(torch.int64)
         return updates, ClipState(state.step + 1, norm, dropped)
 
     return Transform(init, update)
+
+
+def _clipped(u: Tensor, factor: Tensor) -> Tensor:
+    # With a finite norm there is nothing to replace; otherwise the factor is 0, and 0 * inf is NaN.
+    return (u * factor).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def clip_by_value(max_value: float | Tensor) -> Transform:

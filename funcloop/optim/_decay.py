@@ -59,7 +59,7 @@ def add_decayed_weights(weight_decay: Hyper, mask: Mask | None = None) -> Transf
 
 def _add_share(update: Tensor, param: Tensor, share: float | Tensor) -> Tensor:
     if isinstance(share, Tensor):
-        return torch.addcmul(update, param, share)
+        return update + param * share
     return torch.add(update, param, alpha=share)
 
 

@@ -12,7 +12,7 @@ from funcloop._types import OptState, Params, Transform
 from funcloop.optim._chain import chain
 from funcloop.optim._decay import decayed
 from funcloop.optim._hyper import Hyper, check_range, power, value_at, zero_count
-from funcloop.optim._leaves import map_leaves, safe_sqrt, zeros_like
+from funcloop.optim._leaves import add_square, map_leaves, safe_sqrt, zeros_like
 from funcloop.optim._scale import scale, scale_by_learning_rate
 
 
@@ -93,9 +93,9 @@ def _direction(
     of_moment: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     m = torch.lerp(m, g, new1)
-    v = torch.addcmul(v * old2, g, g * new2)
+    v = add_square(v * old2, g, new2)
     denominator = safe_sqrt(v / correction) + eps
-    return torch.addcmul(g * of_grad, m, of_moment) / denominator, m, v
+    return (g * of_grad + m * of_moment) / denominator, m, v
 
 
 def nadam(

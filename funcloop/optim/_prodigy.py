@@ -11,7 +11,14 @@ from funcloop import tree
 from funcloop._pytree import PyTree
 from funcloop._types import OptState, Params, Transform
 from funcloop.optim._hyper import Hyper, check_range, power, value_at, zero_count
-from funcloop.optim._leaves import map_leaves, refuse_complex, safe_sqrt, wide_copy, zeros_like
+from funcloop.optim._leaves import (
+    add_square,
+    map_leaves,
+    refuse_complex,
+    safe_sqrt,
+    wide_copy,
+    zeros_like,
+)
 
 
 class ProdigyState(NamedTuple):
@@ -129,7 +136,7 @@ def _moments(
 ) -> tuple[Tensor, ...]:
     scaled = g * d
     m = torch.lerp(m, scaled, new1)
-    v = torch.addcmul(v * old2, scaled, scaled * new2)
+    v = add_square(v * old2, scaled, new2)
     return g, m, v, total * old3 + g * weight
 
 

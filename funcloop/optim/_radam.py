@@ -13,7 +13,7 @@ from funcloop.optim._adam import AdamState
 from funcloop.optim._chain import chain
 from funcloop.optim._decay import decayed
 from funcloop.optim._hyper import Hyper, check_range, power, value_at, zero_count
-from funcloop.optim._leaves import map_leaves, safe_sqrt, zeros_like
+from funcloop.optim._leaves import add_square, map_leaves, safe_sqrt, zeros_like
 from funcloop.optim._scale import scale, scale_by_learning_rate
 
 
@@ -79,7 +79,7 @@ def _direction(
     correction: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     m = torch.lerp(m, g, new1)
-    v = torch.addcmul(v * old2, g, g * new2)
+    v = add_square(v * old2, g, new2)
     gain = torch.where(adaptive != 0, factor / (safe_sqrt(v) + eps), 1.0)
     return m / correction * gain, m, v
 

@@ -12,7 +12,7 @@ from funcloop._types import OptState, Params, Transform
 from funcloop.optim._chain import chain
 from funcloop.optim._decay import decayed
 from funcloop.optim._hyper import Hyper, check_range, is_zero, value_at, zero_count
-from funcloop.optim._leaves import map_leaves, safe_sqrt, zeros_like
+from funcloop.optim._leaves import add_square, map_leaves, safe_sqrt, zeros_like
 from funcloop.optim._scale import scale, scale_by_learning_rate
 from funcloop.optim._trace import trace
 
@@ -74,7 +74,7 @@ def scale_by_rms(alpha: Hyper = 0.99, eps: Hyper = 1e-8) -> Transform:
 
 
 def _by_rms(g: Tensor, v: Tensor, old: Any, new: Any, eps: Any) -> tuple[Tensor, Tensor]:
-    v = torch.addcmul(v * old, g, g * new)
+    v = add_square(v * old, g, new)
     return g / (safe_sqrt(v) + eps), v
 
 
@@ -114,7 +114,7 @@ def scale_by_stddev(alpha: Hyper = 0.99, eps: Hyper = 1e-8) -> Transform:
 def _by_stddev(
     g: Tensor, v: Tensor, m: Tensor, old: Any, new: Any, eps: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    v = torch.addcmul(v * old, g, g * new)
+    v = add_square(v * old, g, new)
     m = torch.lerp(m, g, new)
     return g / (safe_sqrt(torch.addcmul(v, m, m, value=-1)) + eps), v, m
 

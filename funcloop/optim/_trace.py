@@ -66,12 +66,12 @@ def trace(momentum: Hyper, dampening: Hyper = 0.0, nesterov: bool = False) -> Tr
 def _heavy_ball(
     grad: Tensor, buffer: Tensor, decay: float | Tensor, share: Tensor
 ) -> tuple[Tensor, Tensor]:
-    buffer = torch.addcmul(buffer * decay, grad, share)
+    buffer = buffer * decay + grad * share
     return buffer, buffer
 
 
 def _nesterov(
     grad: Tensor, buffer: Tensor, decay: float | Tensor, share: Tensor
 ) -> tuple[Tensor, Tensor]:
-    buffer = torch.addcmul(buffer * decay, grad, share)
+    buffer = buffer * decay + grad * share
     return grad + buffer * decay, buffer

@@ -13,6 +13,7 @@ from funcloop._types import Key
 from funcloop.random._categorical import categorical, without_replacement
 from funcloop.random._permutation import permutation
 from funcloop.random._randint import randint
+from funcloop.random._stream import require_one_key
 
 
 def choice(
@@ -38,7 +39,7 @@ def choice(
 
     Raises:
         ArgumentError: nothing to choose from, or more without replacement than there are.
-        ShapeError: `p` has another shape.
+        ShapeError: `p` has another shape, or not one key.
 
     >>> from funcloop.random import key
     >>> choice(key(0), 5, (5,), replace=False).sort().values
@@ -46,6 +47,7 @@ def choice(
     >>> choice(key(0), torch.tensor([10, 20]), (3,), p=torch.tensor([0.0, 1.0]))
     tensor([20, 20, 20])
     """
+    require_one_key(key, "choice")
     n, count = a if isinstance(a, int) else a.shape[0], math.prod(shape)
     if count and (n < 1 or (not replace and count > n)):
         raise ArgumentError(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from funcloop._types import Key
 from funcloop.random._bernoulli import bernoulli, require_probability
+from funcloop.random._stream import require_one_key
 
 
 def dropout(key: Key, x: Tensor, p: float | Tensor = 0.5) -> Tensor:
@@ -26,11 +27,13 @@ def dropout(key: Key, x: Tensor, p: float | Tensor = 0.5) -> Tensor:
 
     Raises:
         ArgumentError: `p` is a Python number outside [0, 1].
+        ShapeError: not one key.
 
     >>> from funcloop.random import key
     >>> sorted(set(dropout(key(0), torch.ones(100), 0.75).tolist()))
     [0.0, 4.0]
     """
+    require_one_key(key, "dropout")
     require_probability(p)
     return torch.where(dropped(key, x.shape, p), 0, x * keep_scale(p, x.dtype))
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from funcloop._errors import ArgumentError
 from funcloop._types import Key
-from funcloop.random._stream import draw
+from funcloop.random._stream import draw, require_one_key
 
 
 def permutation(key: Key, x: int | Tensor, *, dim: int = 0) -> Tensor:
@@ -25,6 +25,7 @@ def permutation(key: Key, x: int | Tensor, *, dim: int = 0) -> Tensor:
 
     Raises:
         ArgumentError: the count is negative.
+        ShapeError: several keys for one tensor.
 
     >>> from funcloop.random import key
     >>> permutation(key(0), 5).sort().values
@@ -33,5 +34,7 @@ def permutation(key: Key, x: int | Tensor, *, dim: int = 0) -> Tensor:
     count = x if isinstance(x, int) else x.shape[dim]
     if count < 0:
         raise ArgumentError("a permutation is of n >= 0 things", f"n={count}", "give a count")
+    if not isinstance(x, int):
+        require_one_key(key, "a permutation of a tensor")
     order = draw(key, (count,), lambda words: words, 63).argsort(dim=-1, stable=True)
     return order if isinstance(x, int) else x.index_select(dim, order)

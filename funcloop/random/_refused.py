@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from funcloop._compat import argument_names
+from funcloop._compat import argument_defaults
 from funcloop.random._routing import Function, Route, Rule, refuse
 
 #: Arguments that say how much is dropped, and whether at all.
@@ -17,7 +17,8 @@ def refused(space: str, name: str) -> Rule:
     """The rule of an operator: refuse, unless its arguments say that it drops nothing."""
 
     def rule(route: Route, func: Function, *args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(argument_names(space, name), args, strict=False)), **kwargs}
+        given = argument_defaults(space, name)
+        given.update(dict(zip(given, args, strict=False)), **kwargs)
         if _idle(given):
             return func(*args, **kwargs)
         route.take(func, torch.device("cpu"))  # without a key, that is what is to be said

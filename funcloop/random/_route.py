@@ -16,12 +16,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from funcloop._compat import OPERATORS, runs_again
-from funcloop._errors import RandomnessError, ShapeError
+from funcloop._errors import RandomnessError
 from funcloop._types import Key
 from funcloop.random._key import fold_in
 from funcloop.random._routing import Function, name_of
 from funcloop.random._rules import RULES, operator_rule
-from funcloop.random._stream import require_key
+from funcloop.random._stream import require_one_key
 
 #: Keys are folded this many at a time: a Philox call costs the same for one and for sixteen.
 _AHEAD = 16
@@ -63,11 +63,7 @@ class route(TorchFunctionMode):  # a context manager is called like a function
     def __init__(self, key: Key | None) -> None:
         super().__init__()
         if key is not None:
-            require_key(key)
-            if key.ndim != 1:
-                raise ShapeError(
-                    "route takes one key", f"shape {tuple(key.shape)}", "take a vmap over the keys"
-                )
+            require_one_key(key, "route")
         self._key = key
         self._taken = 0
         self._ahead: list[Key] = []

@@ -64,22 +64,26 @@ def draw(key: Tensor, shape: Sequence[int], convert: Convert, bits: int = 32) ->
 
 
 def counting(n: int, device: torch.device) -> Tensor:
-    """0, 1, ..., n - 1 as a table, where `arange` would do.
+    """0, 1, ..., n - 1 from a table, where `arange` would do.
 
     Inductor turns arithmetic on an `arange` into arithmetic on loop indices, and multiplies there
     in 32 bits: wrong words, without an error (torch 2.13).
     """
-    return torch.tensor(range(n), dtype=torch.int64, device=device)
+    if n <= LANE:
+        return torch.tensor(range(n), dtype=torch.int64, device=device)
+    return _rows(-(-n // LANE), device).flatten()[:n]
+
+
+def _rows(n: int, device: torch.device) -> Tensor:
+    """0, 1, ..., n * LANE - 1 in rows of LANE."""
+    # Inductor also merges the two loops of an `arange` sum into one, cannot fuse the loop over the
+    # four lanes with it, and writes every word to memory twice. A table keeps them apart.
+    return torch.arange(n, device=device).unsqueeze(-1) * LANE + counting(LANE, device)
 
 
 def _index(count: int, device: torch.device) -> Tensor:
     """The number of the block from which each element of a lane is taken."""
-    if count <= LANE:
-        return counting(count, device)
-    groups = torch.arange(math.ceil(count / (4 * LANE)), device=device).unsqueeze(-1) * LANE
-    # Inductor also merges the two loops of an `arange` sum into one, cannot fuse the loop over the
-    # four lanes with it, and writes every word to memory twice. A table keeps them apart.
-    return groups + counting(LANE, device)
+    return counting(count, device) if count <= LANE else _rows(-(-count // (4 * LANE)), device)
 
 
 def require_key(key: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -51,6 +52,11 @@ def truncated_normal(
     unit = draw(key, shape, lambda words: (open_unit(w, bits) for w in words), bits)
     unit = unit.to(torch.float64)
     unit = torch.where(mirrored, 1 - unit, unit)
-    mass, below = torch.special.ndtr(right) - torch.special.ndtr(left), torch.special.ndtr(left)
-    value = torch.special.ndtri(below + unit * mass).clamp(left, right)
+    below = _distribution(left)
+    value = torch.special.ndtri(below + unit * (_distribution(right) - below)).clamp(left, right)
     return torch.where(mirrored, -value, value).to(dtype)
+
+
+def _distribution(x: Tensor) -> Tensor:
+    # torch.special.ndtr is 1 + erf, which is nothing but rounding below -6.
+    return 0.5 * torch.erfc(-x / math.sqrt(2))

@@ -106,23 +106,20 @@ def embedding_bag(
             include_last_offset,
             padding_idx,
         )
-    members = _members(input, offsets, include_last_offset)  # (bags, N)
+    inside = _inside(input, offsets, include_last_offset)
     if padding_idx is not None:
-        members = members & (input.reshape(-1) != padding_idx % weight.shape[0])
-    rows = F.embedding(
-        input.reshape(-1), weight, padding_idx, scale_grad_by_freq=scale_grad_by_freq
-    )
+        inside = inside & (input != padding_idx % weight.shape[0])
+    rows = F.embedding(input, weight, padding_idx, scale_grad_by_freq=scale_grad_by_freq)
     if per_sample_weights is not None:
-        rows = rows * per_sample_weights.reshape(-1, 1)
-    return _reduce(rows, members, mode)
+        rows = rows * per_sample_weights[..., None]
+    return _reduce(rows, inside, mode)
 
 
-def _members(input: Tensor, offsets: Tensor | None, include_last_offset: bool) -> Tensor:
-    """Which index belongs to which bag: bool of shape (bags, N)."""
-    places = torch.arange(input.numel(), device=input.device)
+def _inside(input: Tensor, offsets: Tensor | None, include_last_offset: bool) -> Tensor:
+    """Which index is in which bag: bool of shape (bags, N); N is a bag's length for a matrix."""
     if offsets is None:
-        bags, length = input.shape
-        return places // length == torch.arange(bags, device=input.device)[:, None]
+        return torch.ones_like(input, dtype=torch.bool)
+    places = torch.arange(input.numel(), device=input.device)
     starts = offsets[:-1] if include_last_offset else offsets
     ends = torch.cat([starts[1:], offsets[-1:] if include_last_offset else _length(input, offsets)])
     return (places >= starts[:, None]) & (places < ends[:, None])
@@ -132,13 +129,18 @@ def _length(input: Tensor, like: Tensor) -> Tensor:
     return torch.full((1,), input.numel(), dtype=like.dtype, device=like.device)
 
 
-def _reduce(rows: Tensor, members: Tensor, mode: str) -> Tensor:
-    """Sum, mean or maximum of the rows (N, D) of each bag; zero for an empty bag."""
+def _reduce(rows: Tensor, inside: Tensor, mode: str) -> Tensor:
+    """Sum, mean or maximum over each bag, (bags, D); zero for an empty bag.
+
+    Args:
+        rows: (bags, N, D) for a matrix of indices, (N, D) with offsets.
+        inside: (bags, N).
+        mode: "sum", "mean" or "max".
+    """
     if mode == "max":
-        inside = members[:, :, None]  # (bags, N, 1)
-        highest = torch.where(inside, rows, float("-inf")).max(1).values
-        return torch.where(inside.any(1), highest, 0)
-    share = members.to(rows.dtype)
+        highest = torch.where(inside[..., None], rows, float("-inf")).max(1).values
+        return torch.where(inside.any(1, keepdim=True), highest, 0)
+    share = inside.to(rows.dtype)
     if mode == "mean":
         share = share / share.sum(1, keepdim=True).clamp(min=1)
-    return share @ rows
+    return (share[:, None] @ rows).squeeze(1)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from funcloop._compat import transforming
+from funcloop._compat import transforming, vmapping
 from funcloop._errors import FuncloopError, UnsupportedError
 
 
@@ -30,21 +30,11 @@ _WRITE = (
     "write out of place; or, for a buffer, give every member its own (vmap over stacked buffers), "
     "or freeze it with train=",
 )
-_REASONS = (
+_UNDER_VMAP = (
     Reason("calling .item() on a Tensor", *_LOOK),
     Reason("data-dependent control flow", *_LOOK),
     Reason("vmap: inplace arithmetic", *_WRITE),
     Reason("doesn't match the broadcast shape", *_WRITE),
-    Reason(
-        "saved tensor hooks",
-        "torch.func differentiates without saved-tensor hooks",
-        "leave out save_on_cpu and other hooks of that kind",
-    ),
-    Reason(
-        "setup_context",
-        "torch.func needs an autograd.Function that is split into forward and setup_context",
-        "write forward(x) and setup_context(ctx, inputs, output), with generate_vmap_rule = True",
-    ),
     Reason(
         "Batching rule not implemented",
         "vmap needs a batching rule for every operator",
@@ -54,6 +44,18 @@ _REASONS = (
         "dynamic shape",
         "vmap needs shapes that do not depend on values",
         "write it with a mask and torch.where, or loop over the members",
+    ),
+)
+_ANYWHERE = (
+    Reason(
+        "saved tensor hooks",
+        "torch.func differentiates without saved-tensor hooks",
+        "leave out save_on_cpu and other hooks of that kind",
+    ),
+    Reason(
+        "setup_context",
+        "torch.func needs an autograd.Function that is split into forward and setup_context",
+        "write forward(x) and setup_context(ctx, inputs, output), with generate_vmap_rule = True",
     ),
 )
 
@@ -68,7 +70,7 @@ def explain(error: BaseException, names: dict[int, str]) -> FuncloopError | None
     if isinstance(error, FuncloopError) or not transforming():
         return None
     message = str(error)
-    for reason in _REASONS:
+    for reason in (*_ANYWHERE, *(_UNDER_VMAP if vmapping() else ())):
         if reason.sign in message:
             return UnsupportedError(reason.rule, _place(error, names), reason.remedy)
     return None

@@ -16,15 +16,23 @@ from funcloop.random import route
 from funcloop.stateless._explain import module_of
 from funcloop.stateless._plan import Plan
 from funcloop.stateless._rules import RULES
-from funcloop.stateless._writes import Function
+from funcloop.stateless._writes import Function, into_out
 
 
-class ArgumentWritten(Exception):
-    """The forward is about to write into one of its arguments; it needs copies of them."""
+class NeedsCopy(BaseException):  # no forward may catch it
+    """The forward is about to write into a tensor from outside that may be copied beforehand.
+
+    Attributes:
+        name: The name of the buffer; None for an argument.
+    """
+
+    def __init__(self, name: str | None) -> None:
+        super().__init__(name)
+        self.name = name
 
 
 class Owner(NamedTuple):
-    """Whose memory it is: a "parameter", a "buffer", an "argument" or a "constant"."""
+    """Whose memory it is: a "parameter", "buffer", "copy", "argument" or "constant"."""
 
     kind: str
     name: str
@@ -73,25 +81,22 @@ class Guard(route):
         rule = RULES[func]
         if rule is not None:
             return rule(self, func, *args, **kwargs or {})
-        if kwargs and ("out" in kwargs or "inplace" in kwargs):
-            self._note_keywords(args, kwargs)
+        if kwargs:
+            if kwargs.get("inplace"):
+                self.note_write(args[0] if args else next(iter(kwargs.values())))
+            if kwargs.get("out") is not None:
+                return into_out(self, func, *args, **kwargs)
         return super().__torch_function__(func, types, args, kwargs)
 
     def proceed(self, func: Function, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function; random numbers come from the key."""
         return super().__torch_function__(func, (), args, kwargs)
 
-    def _note_keywords(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if kwargs.get("inplace"):
-            self.note_write(args[0] if args else next(iter(kwargs.values())))
-        for target in flatten(kwargs.get("out"))[0]:
-            self.note_write(target)
-
     def note_write(self, target: Any) -> None:
         """Allow or refuse a write into `target` that is about to happen.
 
         Raises:
-            ArgumentWritten: the target belongs to an argument; a second try with copies is right.
+            NeedsCopy: the target belongs to an argument or an uncopied buffer.
             UnsupportedError: it belongs to a parameter.
             HiddenStateError: it belongs to a plain attribute.
         """
@@ -124,7 +129,7 @@ class Guard(route):
         for name, version in now.items():
             if version != self._versions.get(name, version):
                 if name not in self._fresh:
-                    self._judge(Owner("parameter", name))
+                    raise _refusal(Owner("leaf", name))
                 self.written.add(name)
 
     def where(self) -> str:
@@ -145,28 +150,35 @@ class Guard(route):
             if isinstance(leaf, Tensor):
                 owners[storage_of(leaf)] = Owner("argument", "")
         for name, tensor in self._values.items():
-            owners[storage_of(tensor)] = Owner("parameter", name)
+            kind = "buffer" if self._plan and name not in self._plan.parameters else "parameter"
+            owners[storage_of(tensor)] = Owner(kind, name)
         for name, tensor in self._fresh.items():
-            owners[storage_of(tensor)] = Owner("buffer", name)
+            owners[storage_of(tensor)] = Owner("copy", name)
         return owners
 
     def _judge(self, owner: Owner) -> None:
-        if owner.kind == "buffer":
+        if owner.kind == "copy":
             self.written.add(owner.name)
         elif owner.kind == "argument":
-            raise ArgumentWritten
+            raise NeedsCopy(None)
+        elif owner.kind == "buffer":
+            raise NeedsCopy(owner.name)
         elif owner.kind == "parameter":
-            raise UnsupportedError(
-                "apply returns no new params, and writes into none",
-                f"the forward writes into parameter {owner.name}",
-                "make it a buffer, or change it between the calls (a Transform)",
-            )
+            raise _refusal(owner)
         else:
             raise HiddenStateError(
                 "a tensor that a forward writes is state, and state is a buffer",
                 f"the forward writes into attribute {owner.name}",
                 "register it with register_buffer; apply then takes and returns it",
             )
+
+
+def _refusal(owner: Owner) -> UnsupportedError:
+    return UnsupportedError(
+        "apply returns no new params, and writes into none",
+        f"the forward writes into {owner.kind} {owner.name}",
+        "make it a buffer, or change it between the calls (a Transform)",
+    )
 
 
 def _versions(values: Mapping[str, Tensor], fresh: Mapping[str, Tensor]) -> dict[str, int]:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import dis
 import functools
 import types
-from collections import deque
-from collections.abc import Iterator, Mapping, Set
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from funcloop._compat import storage_of
 from funcloop._errors import HiddenStateError, UnsupportedError
 from funcloop.stateless._pattern import Pattern, as_patterns, matches
 
 #: Attributes that every module has, and torch's own copies of parameters, known to a Plan.
-_INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
+_OF_MODULE = frozenset(vars(nn.Module()))
+_INTERNAL = _OF_MODULE | {"_flat_weights", "_flat_weight_refs"}
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 _SCALARS = (int, float, str, bool, type(None), bytes)
+#: Containers with more entries were filled by a constructor, and take long to copy.
+_SMALL = 64
 #: How far into containers and closures the look goes, and how much of that an object costs.
 _DEPTH, _OBJECT = 5, 3
 
@@ -178,6 +182,25 @@ def _is_plain_object(value: Any) -> bool:
     foreign = kind.__module__.split(".")[0] in ("builtins", "torch", "numpy", "funcloop")
     ours = not isinstance(value, (type, types.ModuleType, types.FunctionType, Mapping))
     return ours and not foreign and hasattr(value, "__dict__")
+
+
+def refuse_lazy(tensor: Tensor, name: str) -> None:
+    """Raises HiddenStateError for a parameter or buffer that has no shape yet."""
+    if is_lazy(tensor):
+        raise HiddenStateError(
+            "a lazy module has no parameters before its first call",
+            f"{name} is uninitialised",
+            "pass one dummy batch through the module first",
+        )
+
+
+def mutable_attributes(modules: Iterable[nn.Module]) -> Iterator[Any]:
+    """Lists, dicts and sets among the attributes that a forward might fill: no large tables."""
+    kinds = (list, dict, set, deque, OrderedDict, defaultdict)
+    for module in modules:
+        for name, value in vars(module).items():
+            if name not in _OF_MODULE and type(value) in kinds and len(value) <= _SMALL:
+                yield value
 
 
 def refuse_shared_memory(leaves: Mapping[str, Tensor]) -> None:

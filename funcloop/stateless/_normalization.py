@@ -2,76 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypeGuard
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from funcloop._compat import batch_levels
 from funcloop._errors import UnsupportedError
 from funcloop.stateless._writes import Function, Watcher
 
+BatchNorm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
-def functional_batch_norm(
-    guard: Watcher,
-    func: Function,
-    /,
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    *rest: Any,
-    **options: Any,
-) -> Tensor:
+
+def functional_batch_norm(guard: Watcher, func: Function, /, *args: Any, **kwargs: Any) -> Any:
     """`F.batch_norm`: writes the running statistics where `training`."""
-    if training:
-        _note_statistics(guard, input, running_mean, running_var)
-    return guard.proceed(
-        func, input, running_mean, running_var, weight, bias, training, *rest, **options
-    )
+    if args[5] if len(args) > 5 else kwargs.get("training", False):
+        _note_statistics(guard, *_named(("input", "running_mean", "running_var"), args, kwargs))
+    return guard.proceed(func, *args, **kwargs)
 
 
-def batch_norm(
-    guard: Watcher,
-    func: Function,
-    /,
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    *rest: Any,
-    **options: Any,
-) -> Tensor:
+def batch_norm(guard: Watcher, func: Function, /, *args: Any, **kwargs: Any) -> Any:
     """`torch.batch_norm`: the same with other positions."""
-    if training:
-        _note_statistics(guard, input, running_mean, running_var)
-    return guard.proceed(
-        func, input, weight, bias, running_mean, running_var, training, *rest, **options
-    )
+    if args[5] if len(args) > 5 else kwargs["training"]:
+        names = ("input", "weight", "bias", "running_mean", "running_var")
+        input, _, _, *statistics = _named(names, args, kwargs)
+        _note_statistics(guard, input, *statistics)
+    return guard.proceed(func, *args, **kwargs)
 
 
-def instance_norm(
-    guard: Watcher,
-    func: Function,
-    /,
-    input: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    *rest: Any,
-    **options: Any,
-) -> Tensor:
+def instance_norm(guard: Watcher, func: Function, /, *args: Any, **kwargs: Any) -> Any:
     """`F.instance_norm`: writes the running statistics where `use_input_stats`."""
-    if use_input_stats:
-        _note_statistics(guard, input, running_mean, running_var)
-    return guard.proceed(
-        func, input, running_mean, running_var, weight, bias, use_input_stats, *rest, **options
-    )
+    if args[5] if len(args) > 5 else kwargs.get("use_input_stats", True):
+        _note_statistics(guard, *_named(("input", "running_mean", "running_var"), args, kwargs))
+    return guard.proceed(func, *args, **kwargs)
+
+
+def _named(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    return [args[i] if i < len(args) else kwargs.get(name) for i, name in enumerate(names)]
 
 
 def _note_statistics(guard: Watcher, input: Tensor, *statistics: Tensor | None) -> None:
@@ -80,11 +49,12 @@ def _note_statistics(guard: Watcher, input: Tensor, *statistics: Tensor | None) 
     Raises:
         UnsupportedError: the members of a vmap, each with its own input, share them.
     """
+    levels = batch_levels(input)
     for statistic in statistics:
         if statistic is None:
             continue
         guard.note_write(statistic)
-        if batch_levels(input) - batch_levels(statistic):
+        if levels and levels - batch_levels(statistic):
             raise UnsupportedError(
                 "running statistics that the members of a vmap share cannot follow each of them",
                 f"{guard.where()} normalises in training mode under vmap with unbatched buffers",
@@ -92,3 +62,29 @@ def _note_statistics(guard: Watcher, input: Tensor, *statistics: Tensor | None) 
                 'train={"path.of.the.norm": False, "": True}; '
                 "or give every member its own buffers (vmap over stacked buffers)",
             )
+
+
+def is_cumulative(module: nn.Module) -> TypeGuard[BatchNorm]:
+    """Whether a module is torch's batch norm with `momentum=None` and statistics."""
+    own = type(module).forward is nn.BatchNorm1d.forward  # which that of 2d and 3d is too
+    return own and module.momentum is None and module.num_batches_tracked is not None
+
+
+def cumulative_norm(norm: BatchNorm, input: Tensor) -> Tensor:
+    """Batch norm whose statistics are the mean over all batches so far, in tensors throughout.
+
+    torch's own forward makes a Python number of the count of batches, which neither vmap nor a
+    tracer allows. The batch's statistics are taken by a call with momentum one.
+    """
+    norm._check_input_dim(input)
+    mean, var, count = norm.running_mean, norm.running_var, norm.num_batches_tracked
+    assert mean is not None and var is not None and count is not None  # noqa: PT018  # is_cumulative
+    if not norm.training:
+        return F.batch_norm(input, mean, var, norm.weight, norm.bias, eps=norm.eps)
+    count.add_(1)
+    share = 1 / count.to(mean.dtype)
+    now = torch.zeros_like(mean), torch.ones_like(var)
+    output = F.batch_norm(input, *now, norm.weight, norm.bias, True, 1.0, norm.eps)
+    for statistic, batch in zip((mean, var), now, strict=True):
+        statistic.mul_(1 - share).add_(share * batch)
+    return output

@@ -6,17 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
-from funcloop._errors import HiddenStateError, StructureError
+from funcloop._errors import StructureError
 from funcloop.stateless._computed import computed_attributes
 from funcloop.stateless._hidden import (
     Held,
+    mutable_attributes,
     refuse_backward_hooks,
     refuse_hidden,
+    refuse_lazy,
     refuse_shared_memory,
     scan,
 )
+from funcloop.stateless._normalization import BatchNorm, is_cumulative
 from funcloop.stateless._pattern import Pattern
 from funcloop.stateless._wrappers import unwrap, walk
 
@@ -75,6 +77,10 @@ class Plan(NamedTuple):
     tensor_attributes: tuple[tuple[int, str], ...]
     #: The `__dict__` of each module.
     attributes: tuple[dict[str, Any], ...]
+    #: Lists, dicts and sets among the attributes.
+    containers: tuple[Any, ...]
+    #: Norms that average over all batches: `momentum=None`.
+    cumulative: tuple[BatchNorm, ...]
     #: Dicts of every module that hold something: saved before a call and put back after it.
     dicts: tuple[dict[str, Any], ...]
     #: Dicts of parameters, buffers and children that hold nothing, and keep doing so.
@@ -178,6 +184,8 @@ def make_plan(net: nn.Module, allow_hidden: Pattern) -> Plan:
         constants=hidden.constants,
         tensor_attributes=tuple(_tensor_attributes(dicts, computed)),
         attributes=tuple(vars(m) for m in modules),
+        containers=tuple(mutable_attributes(modules)),
+        cumulative=tuple(m for m in modules if is_cumulative(m)),
         dicts=tuple(dicts),
         empty_dicts=tuple(d for d in every if not d),
         children=tuple((m._modules, tuple(m._modules.values())) for m in modules if m._modules),
@@ -200,21 +208,12 @@ def _leaves(
             if tensor is None:
                 empty.append(Slot(container, local, name))
                 continue
-            _refuse_lazy(tensor, name)
+            refuse_lazy(tensor, name)
             if id(tensor) not in names:
                 names[id(tensor)] = name
                 leaves[name] = tensor
             slots.append(Slot(container, local, names[id(tensor)]))
     return leaves, slots, empty
-
-
-def _refuse_lazy(tensor: Tensor, name: str) -> None:
-    if is_lazy(tensor):
-        raise HiddenStateError(
-            "a lazy module has no parameters before its first call",
-            f"{name} is uninitialised",
-            "pass one dummy batch through the module first",
-        )
 
 
 def _tensor_attributes(

@@ -38,6 +38,7 @@ RULES.update(
         torch.fused_moving_avg_obs_fake_quant: note_every,
         F.batch_norm: functional_batch_norm,
         torch.batch_norm: batch_norm,
+        torch.native_batch_norm: batch_norm,
         F.instance_norm: instance_norm,
         F.embedding: embedding,
         F.embedding_bag: embedding_bag,

@@ -7,17 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from funcloop._compat import plain_modules
-from funcloop._pytree import tree_map
 from funcloop._types import Key
 from funcloop.stateless import _partition
-from funcloop.stateless._explain import explain
-from funcloop.stateless._guard import ArgumentWritten, Guard
+from funcloop.stateless._apply import Apply
 from funcloop.stateless._init import drawn_leaves, own_leaves
 from funcloop.stateless._merge import merge
 from funcloop.stateless._pattern import Pattern
-from funcloop.stateless._plan import Plan, make_plan
-from funcloop.stateless._swap import Swapped
+from funcloop.stateless._plan import make_plan
 from funcloop.stateless._train import Train, training_flags
 
 Leaves = dict[str, Tensor]
@@ -31,12 +27,13 @@ class Stateless:
         names: The qualified name of every parameter; patterns of `freeze` match these.
     """
 
-    __slots__ = ("_flags", "_plan", "_writes_arguments", "names", "paths")
+    __slots__ = ("_allowed", "_apply", "_flags", "_plan", "names", "paths")
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, net: nn.Module, allow_hidden: Pattern) -> None:
+        self._allowed = allow_hidden
+        self._plan = plan = make_plan(net, allow_hidden)
         self._flags: dict[Any, tuple[bool, ...]] = {}
-        self._writes_arguments = False
+        self._apply = Apply(plan)
         self.paths = plan.paths
         self.names = tuple(plan.parameters)
 
@@ -107,48 +104,14 @@ class Stateless:
         (tensor([0., 0.]), tensor([0.1000, 0.1000]))
         """
         values = self._plan.match(params, buffers)
-        flags = self._training(train)
-        if not self._writes_arguments:
-            try:
-                return self._call(values, buffers, flags, key, args, kwargs, (args, kwargs))
-            except ArgumentWritten:  # nothing has happened yet, and from now on it is known
-                self._writes_arguments = True
-        args, kwargs = tree_map(_copy, (args, kwargs))
-        return self._call(values, buffers, flags, key, args, kwargs, ())
-
-    def _call(
-        self,
-        values: Leaves,
-        buffers: Mapping[str, Tensor],
-        flags: tuple[bool, ...],
-        key: Key | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        watched: Any,
-    ) -> tuple[Any, Leaves]:
-        plan = self._plan
-        fresh = {name: values[name].clone() for name in plan.changeable(values)}
-        guard = Guard(key, values, fresh, watched, plan)
-        with Swapped(plan, {**values, **fresh}, flags) as module:
-            try:
-                with plain_modules(), guard:
-                    output = plan.net(*args, **kwargs)
-            except Exception as error:
-                refusal = explain(error, plan.module_names)
-                if refusal is None:
-                    raise
-                raise refusal from error
-            guard.settle()
-            after = module.buffers_after(fresh, guard.written, guard.rebound)
+        output, after = self._apply(values, self._training(train), key, args, kwargs)
         return output, {**buffers, **after}
 
     def _training(self, train: Train) -> tuple[bool, ...]:
-        known = train if isinstance(train, bool) else None
-        flags = None if known is None else self._flags.get(known)
+        key = tuple(train.items()) if isinstance(train, Mapping) else train
+        flags = self._flags.get(key)
         if flags is None:
-            flags = training_flags(train, self.paths)
-            if known is not None:
-                self._flags[known] = flags
+            flags = self._flags[key] = training_flags(train, self.paths)
         return flags
 
     def freeze(
@@ -214,6 +177,9 @@ class Stateless:
         """
         return merge(self._plan, params, buffers)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Stateless, (self._plan.net, self._allowed)  # the plan points into the module
+
     def __repr__(self) -> str:
         plan = self._plan
         trainable = [p.numel() for p in plan.parameters.values() if p.requires_grad]
@@ -222,10 +188,6 @@ class Stateless:
             f"stateless({type(plan.net).__name__}: {len(trainable)} params "
             f"with {sum(trainable):,} elements, {frozen} frozen, {len(plan.buffers)} buffers)"
         )
-
-
-def _copy(leaf: Any) -> Any:
-    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def stateless(net: nn.Module, *, allow_hidden: Pattern = ()) -> Stateless:
@@ -238,7 +200,13 @@ def stateless(net: nn.Module, *, allow_hidden: Pattern = ()) -> Stateless:
     Compiled modules (`torch.compile`), `DataParallel` and `DistributedDataParallel` are looked
     through at any depth, and names carry no prefix of theirs. A ScriptModule is refused.
     Checkpointed blocks (`torch.utils.checkpoint`) run as plain calls, and torch's attention leaves
-    its inference-only fast path.
+    its inference-only fast path. Sparse embedding gradients become dense.
+
+    Under the transforms of torch.func, recurrent nets, attention, embedding bags and bilinear
+    layers run in plain operators, equal to torch's own, where those have no rule. A norm in
+    training mode under vmap needs running statistics of each member.
+
+    Calls of one module from several threads wait for each other.
 
     Args:
         net: Any module that is finished: later changes of its layers are refused.
@@ -261,4 +229,4 @@ def stateless(net: nn.Module, *, allow_hidden: Pattern = ()) -> Stateless:
     >>> output.shape
     torch.Size([5, 2])
     """
-    return Stateless(make_plan(net, allow_hidden))
+    return Stateless(net, allow_hidden)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping, Set
+from functools import partial
 
 from torch import Tensor, nn
 
+from funcloop._compat import transforming
 from funcloop._errors import HiddenStateError, UnsupportedError
+from funcloop.stateless._normalization import cumulative_norm
 from funcloop.stateless._plan import Plan
 
 _locks: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
@@ -18,11 +21,12 @@ class Swapped:
     """Inside: the module holds `values` and runs in the given modes. Afterwards: as it was.
 
     What is put back is every entry of every module's dicts: parameters, buffers, children, mode and
-    plain attributes, the identical objects in their order, also when the call raises. Calls of one
-    module from several threads wait for each other; a thread may nest them.
+    plain attributes, the identical objects in their order, also when the call raises; and what the
+    lists, dicts and sets among the attributes hold. Calls of one module from several threads wait
+    for each other; a thread may nest them.
     """
 
-    __slots__ = ("_flags", "_lock", "_plan", "_saved", "_values")
+    __slots__ = ("_contents", "_flags", "_lock", "_plan", "_saved", "_values")
 
     def __init__(self, plan: Plan, values: Mapping[str, Tensor], flags: tuple[bool, ...]) -> None:
         self._plan, self._values, self._flags = plan, values, flags
@@ -31,6 +35,7 @@ class Swapped:
     def __enter__(self) -> Swapped:
         self._lock.acquire()
         self._saved = [d.copy() for d in self._plan.dicts]
+        self._contents = [c.copy() for c in self._plan.containers]
         try:
             self._plan.check_unchanged()
             self._swap(self._plan, self._values)
@@ -54,6 +59,8 @@ class Swapped:
             attributes["_flat_weight_refs"] = [None] * len(names)
         for attributes in plan.compiled:
             attributes["_compiled_call_impl"] = None
+        for norm in plan.cumulative if transforming() else ():
+            vars(norm)["forward"] = partial(cumulative_norm, norm)
         for attributes, flag in zip(plan.attributes, self._flags, strict=True):
             attributes["training"] = flag
 
@@ -67,6 +74,9 @@ class Swapped:
         for container in self._plan.empty_dicts:
             if container:
                 container.clear()
+        for container, saved in zip(self._plan.containers, self._contents, strict=True):
+            container.clear()
+            (container.extend if hasattr(container, "extend") else container.update)(saved)
         self._lock.release()
 
     def buffers_after(

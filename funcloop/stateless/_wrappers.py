@@ -11,6 +11,9 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from funcloop._compat import compiled_original
 from funcloop._errors import UnsupportedError
 
+#: torch's two generations of sharded modules, by name: importing them takes long.
+_SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
+
 
 def unwrap(module: nn.Module, path: str = "") -> nn.Module:
     """The module inside any nesting of compiled and data-parallel wrappers.
@@ -35,7 +38,7 @@ def unwrap(module: nn.Module, path: str = "") -> nn.Module:
             _name(path),
             "give the Python module it was made from",
         )
-    if type(module).__name__ == "FullyShardedDataParallel":
+    if _SHARDED & {kind.__name__ for kind in type(module).__mro__}:
         raise UnsupportedError(
             "a sharded module has no whole parameters to swap",
             _name(path),

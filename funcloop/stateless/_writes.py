@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from funcloop._compat import written_by
+from funcloop._compat import lacks_rules, written_by
 from funcloop._pytree import flatten
 
 Function: TypeAlias = Callable[..., Any]
@@ -37,13 +37,17 @@ class Watcher(Protocol):
         ...
 
     def __enter__(self) -> Any: ...
-    def __exit__(self, *exception: Any) -> Any: ...
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> Any: ...
 
 
 def note_first(guard: Watcher, func: Function, /, *args: Any, **kwargs: Any) -> Any:
     """The rule of a function that writes its first argument, or every tensor in a first list."""
-    for target in flatten(args[0] if args else next(iter(kwargs.values()), None))[0]:
+    target = args[0] if args else next(iter(kwargs.values()), None)
+    if isinstance(target, Tensor):
         guard.note_write(target)
+    else:
+        for each in flatten(target)[0]:
+            guard.note_write(each)
     return guard.proceed(func, *args, **kwargs)
 
 
@@ -59,6 +63,20 @@ def note_operator(guard: Watcher, func: Function, /, *args: Any, **kwargs: Any) 
     for target in written_by(func, args, kwargs):
         guard.note_write(target)
     return guard.proceed(func, *args, **kwargs)
+
+
+def into_out(guard: Watcher, func: Function, /, *args: Any, out: Any, **kwargs: Any) -> Any:
+    """The rule of any function that is given `out=`, which has no rule for vmap and forward mode.
+
+    There the result is computed first and then copied; as torch has it, without a derivative.
+    """
+    targets = flatten(out)[0]
+    for target in targets:
+        guard.note_write(target)
+    inputs = [x for x in (*args, *targets) if isinstance(x, Tensor)]
+    if not isinstance(out, Tensor) or not lacks_rules(inputs):
+        return guard.proceed(func, *args, out=out, **kwargs)
+    return out.copy_(guard.proceed(func, *args, **kwargs).detach())
 
 
 def writers() -> set[Function]:

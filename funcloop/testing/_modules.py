@@ -22,11 +22,21 @@ def module_state(net: torch.nn.Module) -> ModuleState:
     >>> assert_module_unchanged(net, before)
     """
     return [
-        (path, kind, name, id(value), snapshot(value) if isinstance(value, Tensor) else None)
+        (path, kind, name, _identity(value), snapshot(value) if _is_tensor(value) else None)
         for path, module in net.named_modules()
         for kind in ("__dict__", "_parameters", "_buffers", "_modules")
         for name, value in getattr(module, kind).items()
     ]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _identity(value: Any) -> tuple[int, ...]:
+    """Which object it is, and which it holds (recurrent modules keep their weights in a list)."""
+    held = [id(x) for x in value] if isinstance(value, (list, set)) else []
+    return id(value), *held
 
 
 def assert_module_unchanged(net: torch.nn.Module, before: ModuleState) -> None:

@@ -19,17 +19,32 @@ def add(a: PyTree, b: PyTree) -> PyTree:
 
 
 def sub(a: PyTree, b: PyTree) -> PyTree:
-    """`a - b`, with the dtypes of `a`."""
+    """`a - b`, with the dtypes of `a`.
+
+    >>> import torch
+    >>> sub([torch.tensor(3.0)], [torch.tensor(1.0)])
+    [tensor(2.)]
+    """
     return tree_map(lambda x, y: (x - y).to(x.dtype), a, b)
 
 
 def mul(a: PyTree, b: PyTree) -> PyTree:
-    """`a * b` elementwise, with the dtypes of `a`."""
+    """`a * b` elementwise, with the dtypes of `a`.
+
+    >>> import torch
+    >>> mul([torch.tensor(3.0)], [torch.tensor(2.0)])
+    [tensor(6.)]
+    """
     return tree_map(lambda x, y: (x * y).to(x.dtype), a, b)
 
 
 def neg(a: PyTree) -> PyTree:
-    """`-a`."""
+    """`-a`.
+
+    >>> import torch
+    >>> neg((torch.tensor(1), None))
+    (tensor(-1), None)
+    """
     return tree_map(torch.neg, a)
 
 
@@ -44,12 +59,22 @@ def scale(a: PyTree, factor: float | Tensor) -> PyTree:
 
 
 def add_scaled(a: PyTree, factor: float | Tensor, b: PyTree) -> PyTree:
-    """`a + factor * b`, with the dtypes of `a`."""
+    """`a + factor * b`, with the dtypes of `a`.
+
+    >>> import torch
+    >>> add_scaled([torch.tensor(1.0)], -0.5, [torch.tensor(4.0)])
+    [tensor(-1.)]
+    """
     return tree_map(lambda x, y: (x + factor * y).to(x.dtype), a, b)
 
 
 def lerp(a: PyTree, b: PyTree, weight: float | Tensor) -> PyTree:
-    """`a + weight * (b - a)`, with the dtypes of `a`."""
+    """`a + weight * (b - a)`, with the dtypes of `a`.
+
+    >>> import torch
+    >>> lerp([torch.tensor(1.0)], [torch.tensor(3.0)], 0.25)
+    [tensor(1.5000)]
+    """
     return tree_map(lambda x, y: (x + weight * (y - x)).to(x.dtype), a, b)
 
 
@@ -92,10 +117,20 @@ def all_finite(a: PyTree) -> Tensor:
 
 
 def zeros_like(a: PyTree, dtype: torch.dtype | None = None) -> PyTree:
-    """Zeros of the same shapes, and of `dtype` where it is given."""
+    """Zeros of the same shapes, and of `dtype` where it is given.
+
+    >>> import torch
+    >>> zeros_like({"w": torch.ones(2)}, torch.float64)
+    {'w': tensor([0., 0.], dtype=torch.float64)}
+    """
     return tree_map(lambda x: torch.zeros_like(x, dtype=dtype), a)
 
 
 def ones_like(a: PyTree, dtype: torch.dtype | None = None) -> PyTree:
-    """Ones of the same shapes, and of `dtype` where it is given."""
+    """Ones of the same shapes, and of `dtype` where it is given.
+
+    >>> import torch
+    >>> ones_like([torch.zeros(2)])
+    [tensor([1., 1.])]
+    """
     return tree_map(lambda x: torch.ones_like(x, dtype=dtype), a)

@@ -9,12 +9,20 @@ from funcloop._pytree import PyTree, Structure, flatten, paths_of, unflatten
 
 
 def structure(tree: PyTree) -> Structure | str:
-    """The containers and keys of a tree, without its leaves; hashable."""
+    """The containers and keys of a tree, without its leaves; hashable.
+
+    >>> structure({"a": 1}) == structure({"a": 2}) != structure({"b": 1})
+    True
+    """
     return flatten(tree)[1]
 
 
 def leaves(tree: PyTree) -> list[Any]:
-    """The leaves from left to right; None holds none."""
+    """The leaves from left to right; None holds none.
+
+    >>> leaves({"a": 1, "b": (2, None)})
+    [1, 2]
+    """
     return flatten(tree)[0]
 
 
@@ -28,7 +36,11 @@ def paths(tree: PyTree) -> list[str]:
 
 
 def items(tree: PyTree) -> list[tuple[str, Any]]:
-    """Pairs of path and leaf."""
+    """Pairs of path and leaf.
+
+    >>> items({"a": [5, 6]})
+    [('a/0', 5), ('a/1', 6)]
+    """
     values, shape = flatten(tree)
     return list(zip(paths_of(shape), values, strict=True))
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor, nn
 
-from funcloop import tree
-from funcloop._errors import ArgumentError, RandomnessError, TraceError
+from funcloop import random, tree
+from funcloop._errors import ArgumentError, CompileError, RandomnessError, TraceError
 from funcloop.compile import jit
 from tests.laws import assert_jit_equal, assert_pure, assert_trees_equal
 from tests.tree.test_pytree import TREES
@@ -126,6 +126,53 @@ def test_a_python_number_keeps_the_dtype_of_the_tensors(dtype: torch.dtype) -> N
     assert_trees_equal(compiled(x, 0.1), x * 0.1)
 
 
+def test_it_explains_what_made_another_graph() -> None:
+    compiled = semantic(lambda batch, mode=None: (batch, mode))
+    assert compiled.explain_retrace() == "no graph yet: the function has not been called"
+    compiled({"x": torch.ones(4, 3), "y": torch.ones(4)}, mode="a")
+    assert compiled.explain_retrace() == "one graph: nothing was re-traced"
+    compiled({"x": torch.ones(2, 3), "y": torch.ones(4)}, mode="a")
+    assert compiled.explain_retrace() == (
+        "graph 2 was made, because\n  argument 0/x has shape (2, 3), was (4, 3)"
+    )
+    compiled({"x": torch.ones(4, 3, dtype=torch.float64), "z": torch.ones(4)}, mode="b")
+    lines = compiled.explain_retrace().splitlines()
+    assert "  argument 0/x has dtype torch.float64, was torch.float32" in lines
+    assert "  argument 0/z is new" in lines
+    assert "  argument 0/y is gone" in lines
+    assert "  argument mode has value b, was a" in lines
+    compiled({"y": torch.ones(4), "x": torch.ones(4, 3)}, mode="a")
+    assert "order of their keys" in compiled.explain_retrace()
+
+
+def test_b19_debug_names_the_output_that_a_compiler_gets_wrong() -> None:
+    def wrong(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        def call(*args: Tensor) -> list[Tensor]:
+            first, second = graph(*args)
+            return [first, second * 1.5]
+
+        return call
+
+    def f(x: Tensor) -> dict[str, Tensor]:
+        return {"right": x + 1, "wrong": x * 2}
+
+    right = semantic(f, debug=True)
+    for _ in range(5):
+        right(torch.ones(3))
+    with pytest.raises(
+        CompileError, match=r"output wrong differs: 3 of 3 entries, at \(0,\) 3.0 instead of 2.0"
+    ):
+        jit(f, backend=wrong, debug=True)(torch.ones(3))
+
+
+def test_debug_works_with_donation() -> None:
+    compiled = semantic(lambda s, x: ({"w": s["w"] + x}, x.sum()), donate=0, debug=True)
+    state = {"w": torch.zeros(2)}
+    for _ in range(5):
+        state, _ = compiled(state, torch.ones(2))
+    assert state["w"].tolist() == [5.0, 5.0]
+
+
 def test_static_arguments_by_position_and_name() -> None:
     def power(x: Tensor, n: int, *, times: int) -> Tensor:
         for _ in range(n):
@@ -176,6 +223,25 @@ def test_inside_a_transform_or_another_jit_the_plain_function_runs() -> None:
     outer = semantic(lambda x: inner(x) + 1)
     assert outer(torch.ones(3)) == 4.0
     assert (inner.traces, outer.traces) == (0, 1)
+
+
+def test_inside_a_route_the_plain_function_runs_so_that_no_key_is_kept() -> None:
+    compiled = semantic(lambda x: torch.nn.functional.dropout(x, 0.5))
+    x = torch.ones(64)
+    with random.route(random.key(1)):
+        first = compiled(x)
+    with random.route(random.key(2)):
+        second = compiled(x)
+    assert not torch.equal(first, second)
+    assert compiled.traces == 0
+
+
+def test_the_default_device_is_part_of_the_key() -> None:
+    compiled = semantic(lambda x: (x, torch.ones(2)))
+    assert compiled(torch.ones(1))[1].device.type == "cpu"
+    with torch.device("meta"):
+        assert compiled(torch.ones(1))[1].device.type == "meta"
+    assert compiled.traces == 2
 
 
 def test_it_is_pure() -> None:

@@ -27,7 +27,7 @@ OPTIMIZERS = {
     "amsgrad": (lambda lr: optim.adam(lr, amsgrad=True), 0.1),
     "adamw": (lambda lr: optim.adamw(lr, weight_decay=1e-4), 0.1),
     "nadam": (optim.nadam, 0.1),
-    "radam": (optim.radam, 0.02),
+    "radam": (optim.radam, 0.05),
     "adamax": (optim.adamax, 0.1),
     "rmsprop": (lambda lr: optim.rmsprop(lr, momentum=0.5), 0.01),
     "rmsprop_centered": (lambda lr: optim.rmsprop(lr, centered=True), 0.01),
@@ -161,6 +161,43 @@ def test_per_member_learning_rates(name):
     got = torch.func.vmap(member)(rates)
     want = tree.stack([member(float(rate)) for rate in rates])
     assert_trees_close(got, want, rtol=2e-2 if name == "muon" else 1e-10)
+
+
+#: Builders whose every number may be a tensor, and numbers that are not zero.
+NUMBERS = {
+    "sgd": (optim.sgd, {"momentum": 0.9, "dampening": 0.2, "weight_decay": 0.1}),
+    "adam": (optim.adam, {"weight_decay": 0.1}),
+    "amsgrad": (optim.adam, {"weight_decay": 0.1, "amsgrad": True}),
+    "adamw": (optim.adamw, {}),
+    "nadam": (optim.nadam, {"weight_decay": 0.1}),
+    "radam": (optim.radam, {"weight_decay": 0.1, "betas": (0.9, 0.7)}),
+    "adamax": (optim.adamax, {"weight_decay": 0.1}),
+    "rmsprop": (optim.rmsprop, {"weight_decay": 0.1, "momentum": 0.5, "centered": True}),
+    "adagrad": (optim.adagrad, {"weight_decay": 0.1}),
+    "adadelta": (optim.adadelta, {"weight_decay": 0.1}),
+    "adafactor": (optim.adafactor, {"weight_decay": 0.1}),
+    "asgd": (optim.asgd, {"weight_decay": 0.1, "t0": 1.0}),
+    "rprop": (optim.rprop, {}),
+    "lion": (optim.lion, {}),
+    "lamb": (optim.lamb, {"weight_decay": 0.1}),
+    "lars": (optim.lars, {"weight_decay": 0.1}),
+    "adan": (optim.adan, {"weight_decay": 0.1}),
+    "prodigy": (optim.prodigy, {"weight_decay": 0.1}),
+    "schedule_free_sgd": (optim.schedule_free_sgd, {"weight_decay": 0.1}),
+    "schedule_free_adamw": (optim.schedule_free_adamw, {"weight_decay": 0.1}),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_as_tensors_give_what_floats_give(name, dtype):
+    make, options = NUMBERS[name]
+    params = start(dtype)
+    grads = gradients(params, 4)
+    tensors = run(optim.inject_hyperparams(make)(lr=0.1, **options), params, grads)
+    # A last digit of a power, divided by a small 1 - beta ** t.
+    rounding = 1e-10 if dtype is torch.float64 else None
+    assert_trees_close(tensors, run(make(0.1, **options), params, grads), rounding)
 
 
 @pytest.mark.parametrize("name", TABLE)

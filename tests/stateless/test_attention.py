@@ -39,10 +39,11 @@ class Attend(nn.Module):
     ids=str,
 )
 @pytest.mark.parametrize("batch", [(), (2,)])
-def test_b28_no_member_takes_a_slow_path(options, batch):
-    model = stateless(Attend(**options))
+def test_b28_no_member_takes_a_slow_path(options, batch, device: torch.device):
+    moved = {n: v.to(device) if isinstance(v, Tensor) else v for n, v in options.items()}
+    model = stateless(Attend(**moved).to(device))
     params, _ = model.init()
-    x = torch.randn(3, *batch, 2, 5, 4, generator=generator(), dtype=torch.float64)
+    x = torch.randn(3, *batch, 2, 5, 4, generator=generator(), dtype=torch.float64).to(device)
 
     def loss(params, x):
         return model.apply(params, {}, x, train=True)[0].sin().sum()
@@ -76,11 +77,11 @@ LAYERS = {
 
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_layers_under_vmap(layer: str, train: bool):
-    net = LAYERS[layer]().double()
+def test_layers_under_vmap(layer: str, train: bool, device: torch.device):
+    net = LAYERS[layer]().to(device, torch.float64)
     model = stateless(net)
     params, _ = model.init()
-    x = torch.randn(3, 2, 5, 4, generator=generator(), dtype=torch.float64)
+    x = torch.randn(3, 2, 5, 4, generator=generator(), dtype=torch.float64).to(device)
     extra = {"attention": 2, "encoder": 0, "decoder": 1}[layer]
 
     def run(params, x):

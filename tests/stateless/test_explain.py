@@ -82,6 +82,19 @@ def test_errors_of_the_user_are_not_touched():
     assert type(caught.value) is RuntimeError
 
 
+class WrongShape(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros(3).add_(x)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, torch.func.grad])
+def test_a_wrong_shape_is_not_blamed_on_vmap(transform):
+    f = transform(lambda x: stateless(WrongShape()).apply({}, {}, x, train=True)[0].sum())
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape") as caught:
+        f(torch.ones(2, 3))
+    assert type(caught.value) is RuntimeError
+
+
 class Checkpointed(nn.Module):
     def __init__(self, how: str) -> None:
         super().__init__()

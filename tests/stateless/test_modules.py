@@ -21,17 +21,19 @@ module_db = pytest.importorskip(
 INPUTS = 16
 
 
-def instances(info: Any, train: bool) -> Iterator[tuple[nn.Module, tuple[Any, ...], dict]]:
+def instances(
+    info: Any, train: bool, device: torch.device
+) -> Iterator[tuple[nn.Module, tuple[Any, ...], dict]]:
     """Modules with the arguments of one call, for those inputs that torch itself accepts."""
     torch.manual_seed(0)
     inputs = info.module_inputs_func(
-        info, device="cpu", dtype=torch.float64, requires_grad=False, training=train
+        info, device=device, dtype=torch.float64, requires_grad=False, training=train
     )
     for given in inputs[:: max(1, len(inputs) // INPUTS)]:
         if given.forward_input is None:
             continue
         made, called = given.constructor_input, given.forward_input
-        net = info.module_cls(*made.args, **made.kwargs).to(torch.float64).train(train)
+        net = info.module_cls(*made.args, **made.kwargs).to(device, torch.float64).train(train)
         args, kwargs = snapshot((called.args, called.kwargs))
         if "Lazy" in info.name:  # a lazy module is finished by one dummy batch
             net(*args, **kwargs)
@@ -41,10 +43,10 @@ def instances(info: Any, train: bool) -> Iterator[tuple[nn.Module, tuple[Any, ..
 @pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("info", module_db, ids=lambda info: info.name)
 @pytest.mark.filterwarnings("ignore")
-def test_pure_equals_stateful(info: Any, train: bool):
+def test_pure_equals_stateful(info: Any, train: bool, device: torch.device):
     tried = 0
     with torch.random.fork_rng():
-        for net, args, kwargs in instances(info, train):
+        for net, args, kwargs in instances(info, train, device):
             model = stateless(net)
             params, buffers = model.init()
             before = [(n, id(t), snapshot(t)) for n, t in net.state_dict(keep_vars=True).items()]

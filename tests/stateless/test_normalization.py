@@ -20,11 +20,11 @@ KINDS = {
 }
 
 
-def members(kind: str):
+def members(kind: str, device: torch.device):
     """Two members: params, buffers and an input of each."""
-    net = KINDS[kind]()
+    net = KINDS[kind]().to(device)
     params, buffers = stateless(net).init()
-    x = torch.randn(2, 4, 3, 5, generator=generator(), dtype=torch.float64)
+    x = torch.randn(2, 4, 3, 5, generator=generator(), dtype=torch.float64).to(device)
     other = {name: 0.5 * b if b.is_floating_point() else b + 3 for name, b in buffers.items()}
     return net, [
         (params, buffers, x[0]),
@@ -41,12 +41,35 @@ def value_and_grad(model, train):
 
 
 @pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("kind", ["batch", "instance"])
-def test_an_ensemble_keeps_the_statistics_of_each_member(kind: str, train: bool):
-    net, batch = members(kind)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_ensemble_keeps_the_statistics_of_each_member(
+    kind: str, train: bool, device: torch.device
+):
+    net, batch = members(kind, device)
     given = snapshot(batch)
     assert_vmap_equal(value_and_grad(stateless(net), train), *batch)
     assert_trees_equal(batch, given)
+
+
+def test_a_mean_over_all_batches_is_the_modules_own():
+    net = KINDS["cumulative"]()
+    model = stateless(net)
+    params, after = model.init()
+    step = torch.func.grad_and_value(lambda p, b, x: loss_of(model, p, b, x), has_aux=True)
+    for x in torch.randn(3, 4, 3, 5, generator=generator(), dtype=torch.float64):
+        expected = net(x).sin().sum()
+        net.zero_grad()
+        expected.backward()
+        grads, (value, after) = step(params, after, x)
+        assert_trees_close(value, expected.detach())
+        assert_trees_close(grads, {name: p.grad for name, p in net.named_parameters()})
+        assert_trees_close(after, snapshot(dict(net.named_buffers())))
+    assert "forward" not in vars(net)
+
+
+def loss_of(model, params, buffers, x):
+    output, after = model.apply(params, buffers, x, train=True)
+    return output.sin().sum(), after
 
 
 def test_b26_each_task_starts_from_the_same_buffers():
@@ -63,7 +86,7 @@ def test_b26_each_task_starts_from_the_same_buffers():
         assert_trees_close(run(buffers, tasks[task])["running_var"], after["running_var"][n])
 
 
-@pytest.mark.parametrize("kind", ["batch", "instance"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_b27_shared_statistics_under_vmap_are_refused(kind: str):
     net = nn.Sequential(KINDS[kind]())
     model = stateless(net)

@@ -47,11 +47,11 @@ def total(output) -> Tensor:
     return torch.stack([t.sin().sum() for t in flatten(output)[0]]).sum()
 
 
-def test_b27_gru_gradients_of_each_sample():
-    net = nn.GRU(3, 2, batch_first=True)
+def test_b27_gru_gradients_of_each_sample(device: torch.device):
+    net = nn.GRU(3, 2, batch_first=True).to(device)
     model = stateless(net)
     params, buffers = model.init()
-    x = torch.randn(5, 4, 3, generator=generator())
+    x = torch.randn(5, 4, 3, generator=generator()).to(device)
 
     def loss(params, x):
         return model.apply(params, buffers, x[None], train=True)[0][0].sum()
@@ -126,10 +126,10 @@ def test_b27_cells_under_vmap(kind):
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_second_and_forward_derivatives(kind: str):
-    model = stateless(KINDS[kind](2, 2).double())
+def test_second_and_forward_derivatives(kind: str, device: torch.device):
+    model = stateless(KINDS[kind](2, 2).to(device, torch.float64))
     params, _ = model.init()
-    x = torch.randn(3, 1, 2, generator=generator(), dtype=torch.float64)
+    x = torch.randn(3, 1, 2, generator=generator(), dtype=torch.float64).to(device)
     loss = lambda x: total(model.apply(params, {}, x, train=True)[0])  # noqa: E731
     v = torch.ones_like(x)
     grad = torch.func.grad(loss)

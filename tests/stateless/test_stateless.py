@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from funcloop._errors import RandomnessError, StructureError, UnsupportedError
+from funcloop._errors import HiddenStateError, RandomnessError, StructureError, UnsupportedError
 from funcloop.random import key
 from funcloop.stateless import stateless
 from tests.cases import MLP, ConvNet, Tied, classification, generator
@@ -28,9 +31,9 @@ CASES = {
 
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("case", CASES)
-def test_nothing_is_changed(case: str, train: bool):
+def test_nothing_is_changed(case: str, train: bool, device: torch.device):
     make, x = CASES[case]
-    net = make().train(not train)
+    net, x = make().to(device).train(not train), x.to(device)
     before = module_state(net)
     model = stateless(net)
     params, buffers = model.init()
@@ -39,9 +42,9 @@ def test_nothing_is_changed(case: str, train: bool):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_evaluation_equals_the_module(case: str):
+def test_evaluation_equals_the_module(case: str, device: torch.device):
     make, x = CASES[case]
-    net = make().eval()
+    net, x = make().to(device).eval(), x.to(device)
     model = stateless(net)
     params, buffers = model.init()
     output, after = model.apply(params, buffers, x, train=False)
@@ -253,6 +256,8 @@ class Writes(nn.Module):
             self.weight.data[:1].zero_()
         elif self.what == "new parameter":
             self.weight = nn.Parameter(torch.zeros(2))
+        elif self.what == "replaced parameter":
+            self._parameters["weight"] = self.weight * 0
         elif self.what == "out":
             torch.add(x[0], x[0], out=self.weight.data)
         elif self.what == "operator":
@@ -265,7 +270,8 @@ class Writes(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "what", ["parameter", "parameter data", "new parameter", "out", "operator"]
+    "what",
+    ["parameter", "parameter data", "new parameter", "replaced parameter", "out", "operator"],
 )
 @pytest.mark.parametrize("transform", ["plain", "grad", "vmap"])
 def test_a_written_parameter_is_refused_before_harm(what: str, transform: str):
@@ -284,7 +290,8 @@ def test_a_written_parameter_is_refused_before_harm(what: str, transform: str):
         "vmap": torch.func.vmap(output, (None, 0)),
     }
     x = torch.ones(3, 1, 2) if transform == "vmap" else torch.ones(1, 2)
-    with pytest.raises(UnsupportedError, match="parameter weight"):
+    kind = HiddenStateError if what == "new parameter" else UnsupportedError
+    with pytest.raises(kind, match="parameter weight"):
         f[transform](params, x)
     assert_trees_equal(params, given)
     assert_module_unchanged(net, before)
@@ -297,6 +304,32 @@ def test_a_written_argument_is_copied():
     assert_trees_equal(output, torch.ones(1, 2))
 
 
+class Large(nn.Module):
+    """A large table that is rarely written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.ones(200, 200))
+
+    def forward(self, x: Tensor, write: bool) -> Tensor:
+        if write:
+            self.table[0, 0].add_(1)
+        return x * self.table.sum()
+
+
+def test_a_large_buffer_is_copied_only_to_be_written():
+    model = stateless(Large())
+    _, buffers = model.init()
+    x = torch.ones(())
+    given = snapshot(buffers)
+    for write in (False, False, True, False, True):
+        output, after = model.apply({}, buffers, x, write, train=True)
+        assert_trees_equal(output, torch.tensor(40001.0 if write else 40000.0))
+        assert (after["table"] is buffers["table"]) is not write
+        assert after["table"][0, 0] == 1 + write
+        assert_trees_equal(buffers, given)
+
+
 def test_keywords_reach_the_forward():
     class Scaled(nn.Module):
         def forward(self, x: Tensor, *, scale: float) -> Tensor:
@@ -305,6 +338,16 @@ def test_keywords_reach_the_forward():
     model = stateless(Scaled())
     output, _ = model.apply({}, {}, torch.ones(2), train=False, scale=3.0)
     assert_trees_equal(output, torch.full((2,), 3.0))
+
+
+def test_a_model_can_be_copied_and_pickled():
+    model = stateless(Tied(), allow_hidden="nothing")
+    params, buffers = model.init()
+    tokens = CASES["tied"][1]
+    expected, _ = model.apply(params, buffers, tokens, train=False)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert_trees_equal(other.apply(params, buffers, tokens, train=False)[0], expected)
+        assert_trees_equal(other.init(), model.init())
 
 
 def test_repr_says_what_it_is():

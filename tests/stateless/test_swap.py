@@ -134,9 +134,15 @@ class Assigns(nn.Module):
         self.calls = 0
         self.cache = None
         self.ema = torch.zeros(2)
+        self.seen = []
+        self.table = {"first": 0}
         self.what = what
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.what == "containers":
+            self.seen.append(x)
+            self.table["last"] = x
+            return self.lin(x) * len(self.seen)
         if self.what == "number":
             self.calls += 1
         elif self.what == "cache":
@@ -148,8 +154,14 @@ class Assigns(nn.Module):
             self.ema.mul_(0.5)
         elif self.what == "module":
             self.late = nn.Linear(2, 2)
+        elif self.what == "local module":
+            return nn.Linear(2, 2)(x)
+        elif self.what == "no parameter":
+            self.late = nn.ReLU()
         elif self.what == "replaced module":
-            self.lin = nn.Linear(2, 2)
+            self.lin = nn.ReLU()
+        elif self.what == "local module without parameters":
+            return self.lin(nn.ReLU()(x))
         elif self.what == "parameter":
             self.late = nn.Parameter(torch.zeros(2))
         elif self.what == "buffer":
@@ -157,7 +169,9 @@ class Assigns(nn.Module):
         return self.lin(x)
 
 
-@pytest.mark.parametrize("what", ["number", "cache"])
+@pytest.mark.parametrize(
+    "what", ["number", "cache", "containers", "local module without parameters"]
+)
 def test_attributes_are_the_same_at_every_call(what: str):
     net = Assigns(what)
     model, before = stateless(net), module_state(net)
@@ -166,6 +180,7 @@ def test_attributes_are_the_same_at_every_call(what: str):
         output, _ = model.apply(params, buffers, x, train=True)
         assert_trees_equal(output, (net.lin(x) + (x.sum() if what == "cache" else 0)).detach())
         assert_module_unchanged(net, before)
+        assert net.table == {"first": 0}
 
 
 @pytest.mark.parametrize(
@@ -173,9 +188,11 @@ def test_attributes_are_the_same_at_every_call(what: str):
     [
         ("tensor", HiddenStateError, "the forward assigns attribute ema"),
         ("tensor in place", HiddenStateError, "the forward writes into attribute ema"),
-        ("module", StructureError, "keeps its children, parameters and buffers"),
+        ("module", HiddenStateError, "the forward makes parameter weight of a Linear"),
+        ("local module", HiddenStateError, "the forward makes parameter weight of a Linear"),
+        ("parameter", HiddenStateError, "the forward makes parameter late of a Assigns"),
+        ("no parameter", StructureError, "keeps its children, parameters and buffers"),
         ("replaced module", StructureError, "keeps its children, parameters and buffers"),
-        ("parameter", StructureError, "keeps its children, parameters and buffers"),
         ("buffer", StructureError, "keeps its children, parameters and buffers"),
     ],
 )

@@ -89,6 +89,14 @@ def test_b18_distributed_modules_are_unwrapped(tmp_path):
         torch.distributed.destroy_process_group()
 
 
+def test_sharded_modules_are_refused():
+    class FSDPModule(nn.Module):  # torch derives the class of a sharded module from its own
+        pass
+
+    with pytest.raises(UnsupportedError, match=r"no whole parameters.*module '0'"):
+        stateless(nn.Sequential(FSDPModule()))
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_b18_script_modules_are_refused():
     scripted = torch.jit.script(affine())

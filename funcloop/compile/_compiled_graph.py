@@ -1,0 +1,147 @@
+"""One compiled graph, and how its flat results become the function's result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from funcloop._compat import compile_graph
+from funcloop._errors import TraceError
+from funcloop._pytree import Structure, paths_of
+from funcloop.compile._dispatch import Dispatch
+from funcloop.compile._donation import Donated, Lost, check_unaliased, fresh_alias, spend
+from funcloop.compile._graph import prepare
+from funcloop.compile._straight import Builder, builder
+from funcloop.compile._trace import Traced
+
+
+class CompiledGraph(NamedTuple):
+    """What a jitted function keeps for one kind of arguments.
+
+    Attributes:
+        call: Takes the tensor leaves, returns the outputs that are not donated.
+        inputs: Places of the tensor leaves among all leaves.
+        constants: Leaves of the result, None where a tensor goes.
+        kept: Places in the result of what `call` returns.
+        donated: Pairs (place among the leaves, place in the result).
+        others: Places of the tensor leaves that are not donated.
+        paths: The path of each donated leaf.
+        captured: Tensors held as constants, each with the version that was traced.
+        dispatch: Takes arguments of just this kind apart, quickly.
+        build: Puts the result together.
+    """
+
+    call: Callable[..., Sequence[Tensor]]
+    inputs: list[int]
+    constants: list[Any]
+    kept: list[int]
+    donated: list[tuple[int, int]]
+    others: list[int]
+    paths: list[str]
+    captured: list[tuple[Tensor, int]]
+    dispatch: Dispatch
+    build: Builder
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        """The function's result for arguments of this kind; donated leaves are spent.
+
+        Raises:
+            TraceError: a captured tensor is no longer what it was.
+            DonationError: a donated leaf shares its storage.
+        """
+        for tensor, version in self.captured:
+            if tensor._version != version:
+                _refuse_changed(tensor)
+        donated = [leaves[i] for i, _ in self.donated]
+        if donated:
+            check_unaliased(donated, [leaves[i] for i in self.others], self.paths)
+        result = list(self.constants)
+        try:
+            with torch.no_grad():
+                outputs = self.call(*[leaves[i] for i in self.inputs])
+                for place, output in zip(self.kept, outputs, strict=True):
+                    result[place] = output
+                for i, place in self.donated:
+                    if result[place] is not None:  # it was not written inside the graph
+                        leaves[i].copy_(result[place])
+                    result[place] = fresh_alias(leaves[i])
+        except BaseException:
+            spend(donated, Lost)
+            raise
+        spend(donated, Donated)
+        return self.build(result)
+
+
+def compile_traced(
+    traced: Traced,
+    leaves: Sequence[Any],
+    structure: Structure | str,
+    donated: list[tuple[int, int]],
+    backend: str | Callable[..., Any],
+) -> CompiledGraph:
+    """Compile a traced function.
+
+    Args:
+        traced: Its graph, which is changed in place.
+        leaves: The leaves of the arguments that it was traced with.
+        structure: Their structure.
+        donated: Pairs (place among the leaves, place in the result).
+        backend: A torch.compile backend.
+    """
+    outputs = [o for o, constant in enumerate(traced.constants) if constant is None]
+    flat_output = {place: number for number, place in enumerate(outputs)}
+    flat_input = {place: number for number, place in enumerate(_tensor_places(leaves))}
+    kept = prepare(traced.graph, [(flat_input[i], flat_output[o]) for i, o in donated])
+    return assemble(
+        compile_graph(traced.graph, traced.fakes, backend),
+        leaves,
+        structure,
+        traced.output,
+        traced.constants,
+        [outputs[o] for o in kept],
+        donated,
+        traced.captured,
+    )
+
+
+def assemble(
+    call: Callable[..., Sequence[Tensor]],
+    leaves: Sequence[Any],
+    structure: Structure | str,
+    result: Structure | str,
+    constants: list[Any],
+    kept: list[int],
+    donated: list[tuple[int, int]],
+    captured: Sequence[Tensor],
+) -> CompiledGraph:
+    """What surrounds compiled code; `result` is the structure of what the function returns."""
+    given = {i for i, _ in donated}
+    paths = paths_of(structure)
+    inputs = _tensor_places(leaves)
+    return CompiledGraph(
+        call=call,
+        inputs=inputs,
+        constants=constants,
+        kept=kept,
+        donated=donated,
+        others=[i for i in inputs if i not in given],
+        paths=[paths[i] for i, _ in donated],
+        captured=[(tensor, tensor._version) for tensor in captured],
+        dispatch=Dispatch(leaves, structure),
+        build=builder(result),
+    )
+
+
+def _tensor_places(leaves: Sequence[Any]) -> list[int]:
+    return [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+
+def _refuse_changed(tensor: Tensor) -> None:
+    raise TraceError(
+        "a tensor that a jitted function captures is a constant",
+        f"a captured tensor of shape {tuple(tensor.shape)} was changed after tracing",
+        "pass it as an argument",
+    )
