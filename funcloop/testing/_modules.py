@@ -60,8 +60,8 @@ def assert_module_unchanged(net: torch.nn.Module, before: ModuleState) -> None:
     """
     now = module_state(net)
     for old, new in zip(before, now, strict=False):
-        same = old[:4] == new[:4]
-        where = f"{old[2]} in {old[1]} of {old[0] or 'the root'}"
-        assert same, f"{where} is another object" if old[:3] == new[:3] else f"{where} was moved"
+        if old[:4] != new[:4]:
+            change = "is another object" if old[:3] == new[:3] else "was moved"
+            raise AssertionError(f"{old[2]} in {old[1]} of {old[0] or 'the root'} {change}")
     assert len(before) == len(now), f"the module has {len(now)} entries and had {len(before)}"
     assert_trees_equal([entry[4] for entry in now], [entry[4] for entry in before])
