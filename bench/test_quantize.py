@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,27 +17,34 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SPEC = ops.QuantSpec(8)
 
 
-def test_fake_quantize(compare):
-    """Forward and backward by x: both read x and a gradient, and write two results."""
+def fixed(x: Tensor, grad: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+    """Value and gradient by x."""
+    value, pullback = torch.func.vjp(lambda x: ops.fake_quantize(x, scale, 0, SPEC), x)[:2]
+    return value, *pullback(grad)
+
+
+def learned(x: Tensor, grad: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+    """Value and gradients by x and the step."""
+    value, pullback = torch.func.vjp(lambda x, s: ops.lsq(x, s, SPEC), x, step)[:2]
+    return value, *pullback(grad)
+
+
+def copy(x: Tensor, grad: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+    """Reads and writes as many bytes."""
+    return x + 1, grad + 1
+
+
+@pytest.mark.parametrize("quantize", [fixed, learned])
+def test_fake_quantize(quantize: Callable[..., tuple[Tensor, ...]], compare):
+    """Both read x and a gradient of 10M elements, and write two such tensors."""
     x, grad = torch.randn(2, 10_000_000, device=DEVICE).unbind()
     scale = torch.tensor(0.02, device=DEVICE)
-
-    def quantize(x: Tensor, grad: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        value, pullback = torch.func.vjp(lambda x: ops.fake_quantize(x, scale, 0, SPEC), x)[:2]
-        return value, pullback(grad)[0]
-
-    def learned(x: Tensor, grad: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
-        value, pullback = torch.func.vjp(lambda x, s: ops.lsq(x, s, SPEC), x, scale)[:2]
-        return value, *pullback(grad)
-
-    def copy(x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        return x + 1, grad + 1
-
-    quantized, learnt, copied = fl.jit(quantize), fl.jit(learned), fl.jit(copy)
-    by_step = {"learned step": lambda: learnt(x, grad, scale), "a copy": lambda: copied(x, grad)}
-    compare("lsq forward + backward, 10M", by_step)
-    rivals = {"fixed scale": lambda: quantized(x, grad, scale), "a copy": lambda: copied(x, grad)}
-    timings = compare("fake_quantize forward + backward, 10M", rivals)
+    ours, theirs = fl.jit(quantize), fl.jit(copy)
+    rivals = {
+        f"{quantize.__name__} scale": lambda: ours(x, grad, scale),
+        "a copy": lambda: theirs(x, grad, scale),
+    }
+    timings = compare(f"fake_quantize, {quantize.__name__} scale, 10M", rivals)
     assert timings.ratios["a copy"] < 1.2
 
 
