@@ -128,7 +128,7 @@ def _attribute(graph: GraphModule, node: Node) -> Any:
 
 def _refuse_random(graph: GraphModule, flat: Callable[..., Any], fakes: Sequence[Tensor]) -> None:
     for node in graph.graph.nodes:
-        if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        if not _draws(node):
             continue
         try:
             locate_operator(flat, fakes, node.target)
@@ -140,3 +140,16 @@ def _refuse_random(graph: GraphModule, flat: Callable[..., Any], fakes: Sequence
             f"{node.target} in {line}",
             "use funcloop.random, or model.apply(..., key=key)",
         )
+
+
+def _draws(node: Node) -> bool:
+    """Whether a node draws random numbers; fused attention with a dropout of zero does not."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    schema = node.target._schema  # type: ignore[union-attr]  # what has tags is an operator
+    values = {argument.name: argument.default_value for argument in schema.arguments}
+    values.update(zip(values, node.args, strict=False))
+    values.update(node.kwargs)
+    return (
+        values.get("dropout_p") != 0 and values.get("train", True) and values.get("training", True)
+    )

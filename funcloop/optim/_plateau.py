@@ -82,33 +82,13 @@ def reduce_on_plateau(
             f"{mode!r}, {threshold_mode!r}",
             "use mode='min', threshold_mode='rel'",
         )
-    sign = 1.0 if mode == "min" else -1.0
+    rule = _Rule(factor, patience, threshold, threshold_mode, cooldown, min_scale, eps, mode)
 
     def init(params: Params, /) -> OptState:
         none = zero_count(params)
         one = torch.ones_like(none, dtype=torch.float64)
-        worst = torch.full_like(one, sign * float("inf"))
+        worst = torch.full_like(one, float("inf") if mode == "min" else float("-inf"))
         return PlateauState(one, worst, none, none.clone(), none.clone(), torch.zeros_like(one))
-
-    def improved(value: Tensor, best: Tensor) -> Tensor:
-        if threshold_mode == "abs":
-            return sign * value < sign * best - threshold
-        return sign * value < sign * best * (1 - sign * threshold)
-
-    def judge(state: PlateauState, value: Tensor) -> PlateauState:
-        better = improved(value, state.best)
-        bad = torch.where(better | (state.cooldown > 0), 0, state.bad + 1)
-        reduce = bad > patience
-        lower = (state.scale * factor).clamp_min(min_scale)
-        changed = reduce & (state.scale - lower > eps)
-        return PlateauState(
-            torch.where(changed, lower, state.scale),
-            torch.where(better, value, state.best),
-            torch.where(reduce, 0, bad),
-            torch.where(reduce, cooldown, (state.cooldown - 1).clamp_min(0)),
-            torch.zeros_like(state.seen),
-            torch.zeros_like(state.total),
-        )
 
     def update(
         updates: PyTree, state: PlateauState, params: Params, /, **extra: Any
@@ -121,10 +101,44 @@ def reduce_on_plateau(
             )
         value = torch.as_tensor(extra["value"]).detach().to(state.total)
         longer = state._replace(seen=state.seen + 1, total=state.total + value)
-        full = longer.seen >= every
-        judged = judge(state, longer.total / longer.seen)
-        state = tree.where(full, judged, longer)
+        judged = _judge(rule, state, longer.total / longer.seen)
+        state = tree.where(longer.seen >= every, judged, longer)
         (updates,) = map_leaves(lambda u, s: u * s, updates, scalars=[state.scale])
         return updates, state
 
     return Transform(init, update)
+
+
+class _Rule(NamedTuple):
+    factor: float
+    patience: int
+    threshold: float
+    threshold_mode: str
+    cooldown: int
+    min_scale: float
+    eps: float
+    mode: str
+
+
+def _judge(rule: _Rule, state: PlateauState, value: Tensor) -> PlateauState:
+    """The state after a window of this mean value."""
+    better = _improves(rule, value, state.best)
+    bad = torch.where(better | (state.cooldown > 0), 0, state.bad + 1)
+    reduce = bad > rule.patience
+    lower = (state.scale * rule.factor).clamp_min(rule.min_scale)
+    changed = reduce & (state.scale - lower > rule.eps)
+    return PlateauState(
+        torch.where(changed, lower, state.scale),
+        torch.where(better, value, state.best),
+        torch.where(reduce, 0, bad),
+        torch.where(reduce, rule.cooldown, (state.cooldown - 1).clamp_min(0)),
+        torch.zeros_like(state.seen),
+        torch.zeros_like(state.total),
+    )
+
+
+def _improves(rule: _Rule, value: Tensor, best: Tensor) -> Tensor:
+    sign = 1.0 if rule.mode == "min" else -1.0
+    if rule.threshold_mode == "abs":
+        return sign * value < sign * best - rule.threshold
+    return sign * value < sign * best * (1 - sign * rule.threshold)

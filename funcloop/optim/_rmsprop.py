@@ -11,7 +11,7 @@ from funcloop._pytree import PyTree
 from funcloop._types import OptState, Params, Transform
 from funcloop.optim._chain import chain
 from funcloop.optim._decay import decayed
-from funcloop.optim._hyper import Hyper, check_range, is_zero, value_at, zero_count
+from funcloop.optim._hyper import Hyper, check_range, is_zero, power, value_at, zero_count
 from funcloop.optim._leaves import add_square, map_leaves, safe_sqrt, zeros_like
 from funcloop.optim._scale import scale, scale_by_learning_rate
 from funcloop.optim._trace import trace
@@ -43,12 +43,15 @@ class StddevState(NamedTuple):
     grad_avg: PyTree
 
 
-def scale_by_rms(alpha: Hyper = 0.99, eps: Hyper = 1e-8) -> Transform:
+def scale_by_rms(
+    alpha: Hyper = 0.99, eps: Hyper = 1e-8, bias_correction: bool = False
+) -> Transform:
     """`g / (sqrt(v) + eps)` with v the decayed mean of squares, which starts at zero.
 
     Args:
         alpha: Decay of the mean: a float, a 0-d tensor, or a schedule.
         eps: Added outside the root, as torch.optim.RMSprop does.
+        bias_correction: Divide v by `1 - alpha ** t`: Adam without a first moment.
 
     >>> import torch
     >>> tx, params = scale_by_rms(0.75), {"w": torch.tensor(1.0)}
@@ -65,17 +68,21 @@ def scale_by_rms(alpha: Hyper = 0.99, eps: Hyper = 1e-8) -> Transform:
         updates: PyTree, state: RmsState, params: Params, /, **extra: Any
     ) -> tuple[PyTree, OptState]:
         decay, small = value_at(alpha, state.step), value_at(eps, state.step)
+        step = state.step + 1
+        slope = (1 - power(decay, step)) ** -0.5 if bias_correction else 1.0
         updates, square_avg = map_leaves(
-            _by_rms, updates, state=[state.square_avg], scalars=[decay, 1 - decay, small]
+            _by_rms, updates, state=[state.square_avg], scalars=[decay, 1 - decay, slope, small]
         )
-        return updates, RmsState(state.step + 1, square_avg)
+        return updates, RmsState(step, square_avg)
 
     return Transform(init, update)
 
 
-def _by_rms(g: Tensor, v: Tensor, old: Any, new: Any, eps: Any) -> tuple[Tensor, Tensor]:
+def _by_rms(
+    g: Tensor, v: Tensor, old: Any, new: Any, slope: Any, eps: Any
+) -> tuple[Tensor, Tensor]:
     v = add_square(v * old, g, new)
-    return g / (safe_sqrt(v) + eps), v
+    return g / (safe_sqrt(v) * slope + eps), v
 
 
 def scale_by_stddev(alpha: Hyper = 0.99, eps: Hyper = 1e-8) -> Transform:

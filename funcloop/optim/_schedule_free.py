@@ -10,12 +10,12 @@ from torch import Tensor
 from funcloop import tree
 from funcloop._pytree import PyTree
 from funcloop._types import OptState, Params, Transform
-from funcloop.optim._adam import scale_by_adam
 from funcloop.optim._chain import chain
 from funcloop.optim._decay import decayed
 from funcloop.optim._extra import with_extra
 from funcloop.optim._hyper import Hyper, as_tensor, check_range, value_at, zero_count
 from funcloop.optim._leaves import map_leaves, wide_copy
+from funcloop.optim._rmsprop import scale_by_rms
 from funcloop.optim._scale import scale_by_learning_rate
 
 
@@ -160,7 +160,7 @@ def schedule_free_adamw(
         ArgumentError: a number is out of range.
     """
     inner = chain(
-        decayed(scale_by_adam((0.0, betas[1]), eps), weight_decay, decoupled=True),
+        decayed(scale_by_rms(betas[1], eps, True), weight_decay, decoupled=True),
         scale_by_learning_rate(lr),
     )
     return schedule_free(inner, lr, betas[0], weight_lr_power)

@@ -309,6 +309,14 @@ def test_a_draw_without_a_key_is_refused_at_the_users_line() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_attention_that_drops_nothing_draws_nothing() -> None:
+    q = torch.randn(2, 2, 4, 8)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    assert_jit_equal(lambda q: attend(q, q, q, is_causal=True), q)
+    with pytest.raises(RandomnessError, match=r"attention|dropout|bernoulli"):
+        semantic(lambda q: attend(q, q, q, dropout_p=0.5))(q)
+
+
 def test_writing_into_an_argument_is_refused_by_path() -> None:
     def write(state: dict[str, Tensor]) -> Tensor:
         return state["w"][0].add_(1)

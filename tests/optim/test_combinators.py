@@ -212,6 +212,16 @@ def test_b15_a_step_that_is_not_finite_is_skipped_altogether(bad):
     assert state.inner[1][0][0].step.item() == 2
 
 
+def test_a_skipped_step_leaves_every_bit():
+    params = {"w": torch.tensor([-0.0, 0.0, 1.0])}
+    for tx in (
+        optim.apply_if(optim.sgd(0.1), lambda *_, **extra: torch.tensor(False)),
+        optim.accumulate(optim.sgd(0.1), every=2),
+    ):
+        got = run(tx, params, [{"w": torch.ones(3)}])
+        assert torch.equal(got["w"].view(torch.int32), params["w"].view(torch.int32))
+
+
 def test_a_meta_gradient_through_a_skipped_step_is_finite():
     params = {"p": torch.tensor(1.0)}
     tx = optim.apply_if_finite(optim.adam(0.1))

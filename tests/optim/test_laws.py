@@ -124,6 +124,19 @@ def test_the_state_keeps_its_structure_dtypes_and_shapes(name, dtype, device):
     assert_dtype_preserved(lambda s: tx.update(grads, s, params, value=VALUE)[1], tx.init(params))
 
 
+@pytest.mark.parametrize("name", TABLE)
+def test_no_two_leaves_share_memory(name, device):
+    """So that a step may write all of them in place."""
+    params, tx = tree_for(name, torch.float32, device), TABLE[name]
+    (grads,) = gradients(params, 1)
+    state = tx.init(params)
+    updates, new_state = tx.update(grads, state, params, value=VALUE)
+    new_params = optim.apply_updates(params, updates)
+    for leaves in (tree.leaves((params, state)), tree.leaves((new_params, new_state))):
+        places = [leaf.data_ptr() for leaf in leaves if leaf.numel()]
+        assert len(set(places)) == len(places)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", TABLE)
 def test_traced_as_eager(name, dtype, device):

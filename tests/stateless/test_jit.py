@@ -55,13 +55,7 @@ def loss_of(model, x):
     return loss
 
 
-#: jit takes the operator for a random one, also where it drops nothing.
-FUSED = pytest.mark.xfail(reason="jit refuses fused attention with dropout 0", strict=False)
-
-
-@pytest.mark.parametrize(
-    "maker", [pytest.param(m, marks=[FUSED] if m == "attention" else []) for m in MAKERS]
-)
+@pytest.mark.parametrize("maker", MAKERS)
 def test_gradient_and_buffers_under_jit(maker: str):
     make, x = MAKERS[maker]
     model = stateless(make())

@@ -42,7 +42,11 @@ UNARY = {
 
 
 @pytest.mark.parametrize("name", UNARY)
-@pytest.mark.parametrize("value", [MIXED, {}, [], None, torch.tensor(1.0)], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [MIXED, {}, [], None, torch.tensor(1.0)],
+    ids=["mixed", "dict", "list", "none", "leaf"],
+)
 def test_arithmetic_is_pure_and_keeps_dtypes(name: str, value: Any) -> None:
     assert_pure(UNARY[name], value)
     assert_dtype_preserved(UNARY[name], value)
