@@ -12,7 +12,8 @@ from funcloop.ops._mse import mse
 from funcloop.ops._observer import Observer, Range
 from funcloop.ops._pact import pact
 from funcloop.ops._percentile import percentile
-from funcloop.ops._quantized import Quantized, quantized
+from funcloop.ops._quantized import quantized
+from funcloop.ops._quantized_model import Quantized
 from funcloop.ops._selection import gumbel_softmax, top_k_mask
 from funcloop.ops._sign import (
     hardtanh_sign,
