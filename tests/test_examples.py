@@ -49,7 +49,7 @@ def test_digits(
 def test_qat_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    arguments = ("--epochs", "3", "--bits", "4", "--out", str(tmp_path))
+    arguments = ("--epochs", "2", "--bits", "4", "--out", str(tmp_path))
     run("qat_digits.py", *arguments, monkeypatch=monkeypatch)
     table = capsys.readouterr().out
     (full,) = re.findall(r"float32 +([\d.]+)%", table)

@@ -109,6 +109,17 @@ def test_everything_observed_fits(x: Tensor, spec: QuantSpec):
     assert fake_quantize(torch.zeros(1), scale, zero_point, spec) == 0
 
 
+@pytest.mark.parametrize("narrow", [False, True])
+def test_b20_a_symmetric_scale_divides_by_the_largest_code(narrow: bool):
+    """Both ends are met exactly, in the full range too: not `2 * amax / 255`."""
+    x = torch.tensor([-1.0, 1.0])
+    spec = QuantSpec(8, narrow=narrow)
+    observer = ops.min_max(spec)
+    scale, zero_point = observer.scale_zero_point(observed(observer, x))
+    assert_trees_equal(scale, torch.tensor(1 / 127))
+    assert_trees_equal(fake_quantize(x, scale, zero_point, spec), x)
+
+
 def test_mse_is_no_worse_than_the_extremes():
     x = torch.cat([normal(500), torch.tensor([40.0])])
     errors = []
