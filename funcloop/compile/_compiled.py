@@ -98,5 +98,11 @@ def load_compiled(path: str | PathLike[str]) -> Compiled:
     Raises:
         CompileError: the file is no such package, or was made by another torch version, or for a
             device or processor that is not here.
+
+    >>> from funcloop.compile import jit
+    >>> compiled = jit(lambda x: 2 * x).lower(torch.ones(3)).compile()  # doctest: +SKIP
+    >>> compiled.save("double.pt2")  # doctest: +SKIP
+    >>> load_compiled("double.pt2")(torch.ones(3))  # doctest: +SKIP
+    tensor([2., 2., 2.])
     """
     return Compiled(*load_package(path), None)

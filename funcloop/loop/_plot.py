@@ -50,6 +50,12 @@ def plot_curves(history: str | Path | Iterable[Record], out: str | Path) -> Path
     Raises:
         ArgumentError: there is nothing to draw.
         MissingExtraError: matplotlib is not installed.
+
+    >>> import tempfile
+    >>> records = [{"step": s, "epoch": 0, "time": 0.1, "train/loss": 1 / s} for s in (1, 2, 3)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     plot_curves(records, Path(folder, "curves.png")).name
+    'curves.png'
     """
     figures = import_extra("matplotlib.figure", "loop")  # no pyplot: no global state, no window
     records = read_records(history) if isinstance(history, (str, Path)) else list(history)

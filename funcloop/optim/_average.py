@@ -120,5 +120,12 @@ def polyak_average(inner: Transform, decay: Hyper = 0.999) -> Transform:
 
 
 def averaged_params(state: PolyakState, params: Params) -> Params:
-    """The averaged params of a `polyak_average` state, in the dtypes of `params`."""
+    """The averaged params of a `polyak_average` state, in the dtypes of `params`.
+
+    >>> import torch
+    >>> from funcloop.optim import polyak_average, sgd
+    >>> params = {"w": torch.tensor(2.0)}
+    >>> averaged_params(polyak_average(sgd(0.1)).init(params), params)
+    {'w': tensor(2.)}
+    """
     return tree.map(lambda p, average: average.to(p.dtype), params, state.average)

@@ -78,7 +78,14 @@ def scale_by_muon(
     ns_steps: int = 5,
     adjust_lr_fn: str | None = None,
 ) -> Transform:
-    """The orthogonalized momentum of each weight matrix, as torch.optim.Muon; see `muon`."""
+    """The orthogonalized momentum of each weight matrix, as torch.optim.Muon; see `muon`.
+
+    >>> import torch
+    >>> tx, params = scale_by_muon(momentum=0.0), {"w": torch.zeros(2, 2)}
+    >>> updates, _ = tx.update({"w": torch.diag(torch.tensor([3.0, 3.0]))}, tx.init(params), params)
+    >>> bool((updates["w"].diag() > 0.5).all())  # both directions count alike
+    True
+    """
     check_range("momentum", momentum)
     size = _SIZES.get(adjust_lr_fn or "original")
     if size is None:

@@ -110,6 +110,11 @@ def schedule_free_eval_params(state: ScheduleFreeState, params: Params) -> Param
     Args:
         state: A `schedule_free` state.
         params: The params that belong to it.
+
+    >>> import torch
+    >>> tx, params = schedule_free_sgd(0.1), {"w": torch.tensor(1.0)}
+    >>> schedule_free_eval_params(tx.init(params), params)
+    {'w': tensor(1.)}
     """
 
     def average(y: Tensor, z: Tensor) -> Tensor:
@@ -135,6 +140,12 @@ def schedule_free_sgd(
 
     Raises:
         ArgumentError: a number is out of range.
+
+    >>> import torch
+    >>> tx, params = schedule_free_sgd(0.1), {"w": torch.tensor(1.0)}
+    >>> updates, state = tx.update({"w": torch.tensor(1.0)}, tx.init(params), params)
+    >>> updates
+    {'w': tensor(-0.1000)}
     """
     inner = chain(decayed(chain(), weight_decay), scale_by_learning_rate(lr))
     return schedule_free(inner, lr, b1, weight_lr_power)
@@ -158,6 +169,12 @@ def schedule_free_adamw(
 
     Raises:
         ArgumentError: a number is out of range.
+
+    >>> import torch
+    >>> tx, params = schedule_free_adamw(0.1), {"w": torch.tensor(1.0)}
+    >>> updates, state = tx.update({"w": torch.tensor(1.0)}, tx.init(params), params)
+    >>> updates
+    {'w': tensor(-0.1000)}
     """
     inner = chain(
         decayed(scale_by_rms(betas[1], eps, True), weight_decay, decoupled=True),
