@@ -91,7 +91,10 @@ def trace_flat(
     fakes = [mode.from_tensor(leaf.detach(), static_shapes=True) for leaf in leaves]
     before = [fake._version for fake in fakes]
     with mode:
-        graph = make_fx(f, tracing_mode="real")(*fakes)
+        # Forward mode's zero tensors are made real ones: torch infers arithmetic with them on the
+        # meta device, and of a fake tensor it then keeps that device (torch 2.13).
+        zeros = {torch.ops.aten._efficientzerotensor.default: torch.zeros}
+        graph = make_fx(f, decomposition_table=zeros, tracing_mode="real")(*fakes)
     for place, (fake, version) in enumerate(zip(fakes, before, strict=True)):
         if fake._version != version:
             raise MutatedInput(place)
