@@ -119,7 +119,7 @@ def plot(runs: dict[str, fl.loop.FitResult], path: Path) -> None:
     )
     left.set(xlabel="step", ylabel="training loss", yscale="log")
     right.set(ylabel="epsilon at delta 1e-5")
-    left.legend(loc="upper right")
+    left.legend(loc="center right")
     figure.tight_layout()
     figure.savefig(path)
     print(f"curves: {path}")

@@ -67,6 +67,20 @@ def test_influence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     assert float(recalls[0]) >= 0.6
 
 
+@pytest.mark.usefixtures("_no_code_generation")
+def test_qat_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    arguments = ("--epochs", "2", "--bits", "4", "--out", str(tmp_path))
+    run("qat_digits.py", *arguments, monkeypatch=monkeypatch)
+    table = capsys.readouterr().out
+    (full,) = re.findall(r"float32 +([\d.]+)%", table)
+    (rounded, learned) = re.findall(r"      4 +([\d.]+)% +([\d.]+)%", table)[0]
+    assert float(full) > 50
+    assert float(learned) > max(50, float(rounded) - 5)
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_every_example_has_a_test():
     tests = {f"{name.removeprefix('test_')}.py" for name in globals() if name.startswith("test_")}
     assert tests >= EXAMPLES
