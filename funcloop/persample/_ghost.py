@@ -148,7 +148,10 @@ def _forward_and_backward(
                         loss_fn, tree.unflatten(structure, own), buffers, given, key, unit_axis
                     )
                 recorder.refuse_overwritten()
-                arrived, direct = _backward(one.loss, recorder.recorded, own, keep_graph)
+                # Under autocast, torch's fused backward of group_norm fails in vmap on the mixed
+                # dtypes (2.13); the differentiable one, which a kept graph asks for, does not.
+                keep = keep_graph or recorder.autocast
+                arrived, direct = _backward(one.loss, recorder.recorded, own, keep)
             kept, written = split_written(buffers, one.buffers, lambda x: level in batch_levels(x))
             seen[:] = [_Seen.of(recorder, arrived, direct, kept)]
             return one.loss, _tensors(one, seen[0].recorded, arrived, direct, written)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode, resolve_name
@@ -84,6 +85,8 @@ class Recorder(TorchFunctionMode):
         self.unexplained: dict[int, list[str]] = {}
         self._rules, self._names, self._copies = rules, names, copies
         self._depth = transform_depth()
+        #: Whether autocast chose the dtypes of some call.
+        self.autocast = False
         self._outputs: list[tuple[Tensor, int]] = []
         self._known = {
             id(tensor): Known(tensor, twin, Piece(leaf), tensor._version)
@@ -98,6 +101,7 @@ class Recorder(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        self.autocast |= torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         if func in BATCH_NORMS:
             refuse_training(func, args, kwargs, self._path)
         tensors = [x for x in flatten((tuple(args), dict(kwargs)))[0] if isinstance(x, Tensor)]

@@ -144,6 +144,26 @@ def test_cast_weight():
     torch.testing.assert_close(norms, squares.sqrt(), rtol=1e-2, atol=1e-2)
 
 
+def test_autocast():
+    net = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
+    )
+    model, x = stateless(net), torch.randn(4, 2, 4, 4)
+    params, _ = model.init()
+
+    def loss_fn(params, buffers, batch, key):
+        with torch.autocast("cpu", torch.bfloat16):
+            output, _ = model.apply(params, buffers, batch, train=True)
+        return layers.losses(output.float())
+
+    want = persample.grads(loss_fn, engine="loop")(params, {}, x, None)
+    for engine in ("auto", "vmap"):
+        got = persample.grads(loss_fn, engine=engine)(params, {}, x, None)
+        for name, rows in want.items():
+            assert got[name].dtype is torch.float32
+            assert (got[name] - rows).norm() < 2e-2 * rows.norm(), name
+
+
 def test_custom_function():
     class Cube(torch.autograd.Function):
         generate_vmap_rule = True
