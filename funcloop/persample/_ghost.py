@@ -25,7 +25,7 @@ from funcloop.persample._recorder import Recorded, Recorder
 from funcloop.persample._refusals import explained
 from funcloop.persample._units import UnitLoss, unit_loss
 from funcloop.persample._use import Rule, rules
-from funcloop.stateless._guard import Guard
+from funcloop.stateless import Guard
 
 
 class _Seen(NamedTuple):

@@ -15,7 +15,7 @@ from funcloop.persample._factor import Dense
 from funcloop.persample._piece import Piece
 from funcloop.persample._recorder import Recorder
 from funcloop.persample._units import count_units, unit_loss
-from funcloop.stateless._guard import Guard
+from funcloop.stateless import Guard
 
 
 def by_loop(

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from funcloop._errors import FuncloopError, UnsupportedError
-from funcloop.stateless._explain import explain
+from funcloop.stateless import explain
 
 _LOOP = 'engine="loop" takes the examples one after the other and runs any code'
 

@@ -40,13 +40,13 @@ PROBES = {
     ],
 )
 def test_b22_epsilon(probe, rdp, pld):
-    pytest.importorskip("dp_accounting")
+    pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
     assert math.isclose(privacy.epsilon(**PROBES[probe], method="rdp"), rdp, abs_tol=1e-6)
     assert math.isclose(privacy.epsilon(**PROBES[probe]), pld, abs_tol=1e-6)
 
 
 def test_b22_orders_near_one():
-    pytest.importorskip("dp_accounting")
+    pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
     call = lambda orders: privacy.epsilon(**PROBES["ii"], method="rdp", orders=orders)  # noqa: E731
     assert math.isclose(call([1 + 1e-8, *ORDERS]), 0.609030, abs_tol=1e-6)
     assert call([1 + 1e-8]) == math.inf
@@ -59,7 +59,7 @@ def test_b22_sampling_probability_comes_from_the_data_set():
 
 
 def test_edges():
-    pytest.importorskip("dp_accounting")
+    pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
     assert privacy.epsilon(**{**PROBES["i"], "steps": 0}) == 0
     assert privacy.epsilon(**{**PROBES["i"], "noise_multiplier": 0.0}) == math.inf
     for wrong in (
@@ -74,7 +74,7 @@ def test_edges():
 
 
 def test_calibrated_noise_is_the_smallest_that_keeps_to_the_budget():
-    pytest.importorskip("dp_accounting")
+    pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
     run = {"sampling_probability": 0.05, "steps": 20, "delta": 1e-5, "method": "rdp"}
     noise = privacy.calibrate_noise(3.0, **run)
     assert privacy.epsilon(noise_multiplier=noise, **run) <= 3.0
@@ -84,7 +84,7 @@ def test_calibrated_noise_is_the_smallest_that_keeps_to_the_budget():
 
 
 def test_the_bound_in_a_graph_is_above_the_exact_curve_and_near_it():
-    pytest.importorskip("dp_accounting")
+    pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
     accountant = privacy.Accountant(1.0, 0.05, 1e-5, steps=150, method="rdp")
     bound = jit(accountant.bound, backend="aot_eager")
     for steps in (0, 1, 2, 50, 149, 150):
