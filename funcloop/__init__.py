@@ -1,6 +1,20 @@
 """funcloop: the functional training library for PyTorch."""
 
-from funcloop import compile, estimators, loop, optim, random, schedules, step, tree
+from funcloop import (
+    compile,
+    estimators,
+    loop,
+    meta,
+    ops,
+    optim,
+    persample,
+    privacy,
+    random,
+    schedules,
+    step,
+    testing,
+    tree,
+)
 from funcloop._errors import FuncloopError
 from funcloop._types import Aux, Estimate, GradFn, LossFn, Schedule, Transform
 from funcloop.compile import jit
@@ -25,12 +39,17 @@ __all__ = [
     "eval_step",
     "jit",
     "loop",
+    "meta",
+    "ops",
     "optim",
+    "persample",
+    "privacy",
     "random",
     "schedules",
     "stateless",
     "step",
     "supervised",
+    "testing",
     "train_step",
     "tree",
     "value_and_grad",

@@ -91,7 +91,10 @@ def trace_flat(
     fakes = [mode.from_tensor(leaf.detach(), static_shapes=True) for leaf in leaves]
     before = [fake._version for fake in fakes]
     with mode:
-        graph = make_fx(f, tracing_mode="real")(*fakes)
+        # Forward mode's zero tensors are made real ones: torch infers arithmetic with them on the
+        # meta device, and of a fake tensor it then keeps that device (torch 2.13).
+        zeros = {torch.ops.aten._efficientzerotensor.default: torch.zeros}
+        graph = make_fx(f, decomposition_table=zeros, tracing_mode="real")(*fakes)
     for place, (fake, version) in enumerate(zip(fakes, before, strict=True)):
         if fake._version != version:
             raise MutatedInput(place)
@@ -210,7 +213,7 @@ def forward_levels() -> int:
     return sum(level.key() == torch_functorch.TransformType.Jvp for level in stack)
 
 
-def forward_mode() -> bool:
+def in_forward_mode() -> bool:
     """Whether a forward-mode derivative is being taken, by torch.func or by torch.autograd.
 
     Why private: neither has a public question for this.
@@ -247,6 +250,14 @@ def batch_levels(tensor: Tensor) -> frozenset[int]:
     return frozenset(levels)
 
 
+def transform_depth() -> int:
+    """How many torch.func transforms are running around us.
+
+    Why private: torch.func has no public question for this.
+    """
+    return len(torch_functorch.get_interpreter_stack() or ())
+
+
 def vmapping() -> bool:
     """Whether a vmap is running around us.
 
@@ -271,6 +282,38 @@ def lacks_rules(tensors: Iterable[Tensor]) -> bool:
     kind = torch_functorch.TransformType
     deep = kind.Jvp in kinds or kinds.count(kind.Grad) > 1
     return deep or any(batch_levels(tensor) for tensor in tensors)
+
+
+def backward_would_be_lost() -> bool:
+    """Whether Dynamo is tracing through a torch.func transform.
+
+    Why private: torch.func has no public question for whether a transform is running, and this one
+    is the only that Dynamo can answer while it traces. There it inlines the forward of a custom
+    autograd Function and drops its backward (torch 2.13.0, 2.14.1).
+    """
+    return torch.compiler.is_dynamo_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def forward_mode() -> contextlib.AbstractContextManager[None]:
+    """Inside: an outer forward-mode level goes on, where torch has switched it off.
+
+    Why private: torch runs the `jvp` of a custom autograd Function with forward mode switched off,
+    so that `jvp(jvp(f))` is silently zero (torch 2.13.0), and the switch has no public name.
+    """
+    return torch.autograd.forward_ad._set_fwd_grad_enabled(True)
+
+
+def without_tangent(tensor: Tensor) -> Tensor:
+    """The tensor without its tangent of the innermost level of forward mode.
+
+    Why private: `unpack_dual` has no batching rule (torch 2.13.0), so a batched tensor is unpacked
+    inside its wrapper, and torch.func has no public way into one.
+    """
+    if torch_functorch.is_batchedtensor(tensor):
+        inner = without_tangent(torch_functorch.get_unwrapped(tensor))
+        dim, level = torch_functorch.maybe_get_bdim(tensor), torch_functorch.maybe_get_level(tensor)
+        return torch_functorch._add_batch_dim(inner, dim, level)
+    return torch.autograd.forward_ad.unpack_dual(tensor).primal
 
 
 def untraced() -> contextlib.AbstractContextManager[Any]:

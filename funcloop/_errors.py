@@ -50,6 +50,10 @@ class HiddenStateError(FuncloopError, RuntimeError):
     """A module holds state that a pure function cannot see."""
 
 
+class NonFiniteError(FuncloopError, ArithmeticError):
+    """A loss or a gradient is infinite or NaN where that was not to be."""
+
+
 class UnsupportedError(FuncloopError, NotImplementedError):
     """A module, operator or transform that cannot be made pure or exact."""
 

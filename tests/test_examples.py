@@ -67,6 +67,42 @@ def test_bilevel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert float(found[-1]) > 0.9
 
 
+def test_dp_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
+    out = tmp_path / "run"
+    run("dp_digits.py", "--steps", "80", "--no-jit", "--out", str(out), monkeypatch=monkeypatch)
+    printed = capsys.readouterr().out
+    private, plain = map(float, re.findall(r"test accuracy ([\d.]+)", printed))
+    (epsilon,) = map(float, re.findall(r"epsilon ([\d.]+)", printed))
+    assert private >= 0.9
+    assert plain > private
+    assert epsilon <= 8
+    assert '"train/epsilon"' in (out / "private" / "metrics.jsonl").read_text()
+    assert (out / "dp_digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_influence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    run("influence.py", monkeypatch=monkeypatch)
+    recalls = re.findall(r"by self-influence: ([\d.]+)", capsys.readouterr().out)
+    assert float(recalls[0]) >= 0.6
+
+
+@pytest.mark.usefixtures("_no_code_generation")
+def test_qat_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    arguments = ("--epochs", "2", "--bits", "4", "--out", str(tmp_path))
+    run("qat_digits.py", *arguments, monkeypatch=monkeypatch)
+    table = capsys.readouterr().out
+    (full,) = re.findall(r"float32 +([\d.]+)%", table)
+    (rounded, learned) = re.findall(r"      4 +([\d.]+)% +([\d.]+)%", table)[0]
+    assert float(full) > 50
+    assert float(learned) > max(50, float(rounded) - 5)
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_every_example_has_a_test():
     tests = {f"{name.removeprefix('test_')}.py" for name in globals() if name.startswith("test_")}
     assert tests >= EXAMPLES

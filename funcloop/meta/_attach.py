@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from funcloop import tree
-from funcloop._compat import forward_mode, wrapper_chain
+from funcloop._compat import in_forward_mode, wrapper_chain
 from funcloop._errors import UnsupportedError
 from funcloop._pytree import PyTree, Structure
 
@@ -54,7 +54,7 @@ def attach(rule: Rule, outputs: Tensors, leaves: Tensors, constants: Tensors) ->
     """
     if not outputs:
         return []
-    call = _Call(rule, len(outputs), len(leaves), forward_mode())
+    call = _Call(rule, len(outputs), len(leaves), in_forward_mode())
     return list(_Attach.apply(call, *outputs, *leaves, *constants))  # type: ignore[arg-type]  # apply returns a tuple
 
 

@@ -66,6 +66,9 @@ def explain(error: BaseException, names: dict[int, str]) -> FuncloopError | None
     Args:
         error: What the forward raised.
         names: Module paths by the id of the module.
+
+    >>> explain(ValueError("not about transforms"), {}) is None
+    True
     """
     if isinstance(error, FuncloopError) or not transforming():
         return None

@@ -216,6 +216,16 @@ def test_plain_autograd_works_inside() -> None:
     assert_trees_equal(semantic(f)(torch.tensor([2.0])), torch.tensor([12.0]))
 
 
+@pytest.mark.parametrize(
+    "f", [torch.exp, torch.sin, lambda x: x * x * x], ids=["exp", "sin", "cube"]
+)
+def test_forward_mode_stays_on_the_device(f: Any) -> None:
+    x = torch.tensor([0.5, 1.0, 2.0])
+    assert_jit_equal(torch.func.vmap(torch.func.hessian(f)), x)
+    assert_jit_equal(torch.func.hessian(lambda x: f(x).sum()), x)
+    assert_jit_equal(torch.func.jacfwd(torch.func.jacfwd(lambda x: f(x).sum())), x)
+
+
 def test_inside_a_transform_or_another_jit_the_plain_function_runs() -> None:
     inner = semantic(lambda x: (x * x).sum())
     assert torch.func.grad(inner)(torch.tensor([3.0])) == 6.0
