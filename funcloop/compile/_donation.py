@@ -15,6 +15,10 @@ from funcloop._pytree import Structure, flatten, open_node, paths_of
 class Donated(Tensor):
     """What a donated tensor becomes: any use of it raises a DonationError."""
 
+    _rule = "a donated tensor is gone"
+    _value = "of a tensor that a jitted function has overwritten"
+    _remedy = "use the state that the call returned, or jit without donate="
+
     @classmethod
     def __torch_function__(
         cls,
@@ -24,11 +28,8 @@ class Donated(Tensor):
         kwargs: Any = None,
     ) -> Any:
         """Refuse every operation."""
-        raise DonationError(
-            "a donated tensor is gone",
-            f"{getattr(func, '__name__', func)} of a tensor that a jitted function has overwritten",
-            "use the state that the call returned, or jit without donate=",
-        )
+        operation = getattr(func, "__name__", func)
+        raise DonationError(cls._rule, f"{operation} {cls._value}", cls._remedy)
 
     def __repr__(self, **_: Any) -> str:
         return "<donated tensor>"
@@ -37,20 +38,9 @@ class Donated(Tensor):
 class Lost(Donated):
     """What a donated tensor becomes when the call that took it failed half-way."""
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: Sequence[Any] = (),
-        kwargs: Any = None,
-    ) -> Any:
-        """Refuse every operation."""
-        raise DonationError(
-            "a failed call may have overwritten a part of what it was given",
-            f"{getattr(func, '__name__', func)} of a tensor donated to a call that raised",
-            "start again from a checkpoint, or jit without donate=",
-        )
+    _rule = "a failed call may have overwritten a part of what it was given"
+    _value = "of a tensor donated to a call that raised"
+    _remedy = "start again from a checkpoint, or jit without donate="
 
 
 def spend(tensors: Iterable[Tensor], kind: type[Donated]) -> None:
