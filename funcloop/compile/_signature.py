@@ -116,6 +116,6 @@ def _unhashable(leaves: Sequence[Any], structure: Structure | str) -> ArgumentEr
             return ArgumentError(
                 "a jitted function takes tensors, numbers and hashable constants",
                 f"argument {path} is a {type(leaf).__name__}",
-                "register it with torch.utils._pytree, or close over it",
+                "pass a hashable value (a tuple, a frozenset), or close over it",
             )
     raise AssertionError("every leaf is hashable")
