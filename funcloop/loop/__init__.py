@@ -1,5 +1,6 @@
 """The everyday loop: batches by a key, `fit`, progress, records and curves. Optional sugar."""
 
+from funcloop.loop import metrics
 from funcloop.loop._batches import Batches, batches
 from funcloop.loop._evaluator import evaluator
 from funcloop.loop._fit import Epochs, FitResult, fit
@@ -15,6 +16,7 @@ __all__ = [
     "batches",
     "evaluator",
     "fit",
+    "metrics",
     "plot_curves",
     "read_records",
 ]
