@@ -2,8 +2,9 @@
 
 from funcloop.loop import metrics
 from funcloop.loop._batches import Batches, batches
+from funcloop.loop._epochs import Epochs
 from funcloop.loop._evaluator import evaluator
-from funcloop.loop._fit import Epochs, FitResult, fit
+from funcloop.loop._fit import FitResult, fit
 from funcloop.loop._jsonl import read_records
 from funcloop.loop._plot import plot_curves
 from funcloop.loop._record import Position
