@@ -1,5 +1,6 @@
 """The everyday loop: batches by a key, `fit`, progress, records and curves. Optional sugar."""
 
+from funcloop.loop import metrics
 from funcloop.loop._batches import Batches, batches
 from funcloop.loop._epochs import Epochs
 from funcloop.loop._evaluator import evaluator
@@ -16,6 +17,7 @@ __all__ = [
     "batches",
     "evaluator",
     "fit",
+    "metrics",
     "plot_curves",
     "read_records",
 ]
