@@ -3,11 +3,12 @@
 from funcloop._remat import remat
 from funcloop._types import Aux, Estimate, GradFn, LossFn
 from funcloop.estimators._accumulate import accumulate
-from funcloop.estimators._supervised import accuracy, supervised
+from funcloop.estimators._supervised import Criterion, accuracy, supervised
 from funcloop.estimators._value_and_grad import value_and_grad
 
 __all__ = [
     "Aux",
+    "Criterion",
     "Estimate",
     "GradFn",
     "LossFn",

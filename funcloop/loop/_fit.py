@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from funcloop._errors import ArgumentError, import_extra
 from funcloop._types import Batch, Metrics
+from funcloop.loop._epochs import Epochs, rest_of_epoch
+from funcloop.loop._journal import Journal
 from funcloop.loop._jsonl import JsonLines
 from funcloop.loop._plot import plot_curves
 from funcloop.loop._progress import ProgressBar
-from funcloop.loop._record import Position, Record, Sink, prefixed, summarize
+from funcloop.loop._record import Position, Record, Sink, prefixed
 
 State = TypeVar("State")
-
-
-class Epochs(Protocol):
-    """Data whose epochs differ and can be entered anywhere, such as `batches` returns."""
-
-    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of one epoch, from batch `start` on."""
-        ...
+_END = object()
 
 
 class FitResult(NamedTuple):
@@ -93,11 +86,12 @@ def fit(
     if log_dir is not None:
         import_extra("matplotlib", "loop")  # missed before the first step, not after the last
     bar = ProgressBar(_total(data, steps, epochs), position.step) if progress else None
-    journal = _Journal(_sinks(bar, log_dir, position), log_every)
+    journal = Journal(_sinks(bar, log_dir, position), log_every)
     evaluated = position.step
     try:
         while not _finished(position, steps, epochs):
-            for batch in _rest_of_epoch(data, position):
+            rest = rest_of_epoch(data, position)
+            for batch in rest:
                 state, metrics = step(state, batch)
                 position = position.next_batch()
                 journal.add(position, metrics)
@@ -105,7 +99,7 @@ def fit(
                     bar.advance()
                 if position.step == steps:
                     break
-            else:
+            if next(rest, _END) is _END:  # a run may end with the last batch of an epoch
                 _check_not_empty(position)
                 position = position.next_epoch()
             journal.flush(position)
@@ -119,51 +113,12 @@ def fit(
     return FitResult(state, journal.history, position)
 
 
-class _Journal:
-    """Gathers the metrics of steps, and hands each finished record to all sinks."""
-
-    def __init__(self, sinks: list[Sink], every: int) -> None:
-        self.history: list[Record] = []
-        self._sinks = sinks
-        self._every = every
-        self._pending: list[Metrics] = []
-        self._began = time.perf_counter()
-
-    def add(self, position: Position, metrics: Metrics) -> None:
-        self._pending.append(metrics)
-        if len(self._pending) == self._every:
-            self.flush(position)
-
-    def flush(self, position: Position) -> None:
-        if self._pending:
-            pending, self._pending = self._pending, []
-            self.write(position, prefixed("train", summarize(pending)))
-
-    def write(self, position: Position, values: Record) -> None:
-        spent = round(time.perf_counter() - self._began, 3)
-        record = {"step": position.step, "epoch": position.epoch, "time": spent, **values}
-        self.history.append(record)
-        for sink in self._sinks:
-            sink.write(record)
-
-    def close(self) -> None:
-        for sink in self._sinks:
-            sink.close()
-
-
 def _sinks(bar: ProgressBar | None, log_dir: str | Path | None, position: Position) -> list[Sink]:
     sinks: list[Sink] = [] if bar is None else [bar]
     if log_dir is not None:
         Path(log_dir).mkdir(parents=True, exist_ok=True)
         sinks.append(JsonLines(Path(log_dir, "metrics.jsonl"), position.step))
     return sinks
-
-
-def _rest_of_epoch(data: Iterable[Batch] | Epochs, position: Position) -> Iterator[Batch]:
-    epoch = getattr(data, "epoch", None)
-    if callable(epoch):  # samplers have an `epoch` that is a number
-        return cast("Epochs", data).epoch(position.epoch, position.batch)
-    return itertools.islice(cast("Iterable[Batch]", data), position.batch, None)
 
 
 def _finished(position: Position, steps: int | None, epochs: int | None) -> bool:

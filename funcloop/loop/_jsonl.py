@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 
+from funcloop._atomic import replaced
 from funcloop.loop._record import Record
 
 
@@ -22,9 +22,8 @@ class JsonLines:
     def __init__(self, path: Path, step: int = 0) -> None:
         old = read_records(path) if step and path.exists() else []
         kept = [record for record in old if record["step"] <= step]
-        fresh = path.with_name(f"{path.name}.new")
-        fresh.write_bytes(b"".join(map(_line, kept)))
-        os.replace(fresh, path)
+        with replaced(path) as fresh:
+            fresh.write_bytes(b"".join(map(_line, kept)))
         self._file = path.open("ab", buffering=0)  # unbuffered: one write() a line
 
     def write(self, record: Record) -> None:
