@@ -7,7 +7,7 @@ from funcloop import compile, estimators, loop, optim, random, schedules, step, 
 from funcloop._errors import FuncloopError
 from funcloop._types import Aux, Estimate, GradFn, LossFn, Schedule, Transform
 from funcloop.compile import jit
-from funcloop.estimators import supervised, value_and_grad
+from funcloop.estimators import accumulate, supervised, value_and_grad
 from funcloop.stateless import Stateless, stateless
 from funcloop.step import TrainState, eval_step, train_step
 
@@ -26,6 +26,7 @@ __all__ = [
     "Stateless",
     "TrainState",
     "Transform",
+    "accumulate",
     "checkpoint",
     "compile",
     "estimators",

@@ -5,19 +5,27 @@ from funcloop.loop._batches import Batches, batches
 from funcloop.loop._epochs import Epochs
 from funcloop.loop._evaluator import evaluator
 from funcloop.loop._fit import FitResult, fit
+from funcloop.loop._image_folder import ImageFolder
 from funcloop.loop._jsonl import read_records
+from funcloop.loop._pad import pad, pad_collate
 from funcloop.loop._plot import plot_curves
+from funcloop.loop._prefetch import Prefetched, prefetch
 from funcloop.loop._record import Position
 
 __all__ = [
     "Batches",
     "Epochs",
     "FitResult",
+    "ImageFolder",
     "Position",
+    "Prefetched",
     "batches",
     "evaluator",
     "fit",
     "metrics",
+    "pad",
+    "pad_collate",
     "plot_curves",
+    "prefetch",
     "read_records",
 ]

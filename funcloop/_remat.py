@@ -9,10 +9,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from funcloop._attach import Halves, Tensors, Wanted, attach, detached, halve, refuse_captured
+from funcloop._barrier import barrier
 from funcloop._compat import forward_levels
 from funcloop._pytree import PyTree
-from funcloop.meta._attach import Halves, Tensors, Wanted, attach, detached, halve, refuse_captured
-from funcloop.meta._barrier import barrier
 
 #: `(leaves, constants) -> outputs`, all floating but the constants.
 Flat: TypeAlias = Callable[[Tensors, Tensors], tuple[Tensor, ...]]
