@@ -1,0 +1,19 @@
+"""Where compiled code is kept from one process to the next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_directory() -> Path:
+    """`$XDG_CACHE_HOME/funcloop`, or `~/.cache/funcloop` where that is not set."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "funcloop"
+
+
+def keep_compiled_code() -> None:
+    """Let Inductor keep its code there, unless TORCHINDUCTOR_CACHE_DIR names another place.
+
+    torch's own choice is the folder for temporary files, which the next boot empties.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_directory() / "inductor"))
