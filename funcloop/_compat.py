@@ -201,6 +201,17 @@ def looks_at_values(error: Exception) -> bool:
     return isinstance(error, kinds) or any(part in str(error) for part in messages)
 
 
+def inductor_default_cache() -> str:
+    """Where Inductor keeps its code when nobody has said where.
+
+    Why private: importing Inductor puts its choice into the environment, where it looks like the
+    user's.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    return default_cache_dir()
+
+
 @contextlib.contextmanager
 def inductor_options(options: Mapping[str, Any]) -> Iterator[None]:
     """Inside: Inductor compiles with these settings.
@@ -213,7 +224,7 @@ def inductor_options(options: Mapping[str, Any]) -> Iterator[None]:
     from torch._inductor import config
 
     for name in options:
-        if name not in config._config:
+        if name not in config.get_config_copy():
             raise KeyError(name)
     with config.patch(dict(options)):
         yield
@@ -246,6 +257,7 @@ def compile_inductor(
     costs 20 us less. Checked on torch 2.13.0.
     """
     from torch._dispatch.python import enable_python_dispatcher
+    from torch._guards import TracingContext, tracing
     from torch._inductor import compile_fx, config
     from torch._inductor.virtualized import V
 
@@ -257,7 +269,7 @@ def compile_inductor(
         torch.no_grad(),
         config.patch(settings if on_cpu else {}),
         V.set_fake_mode(mode),
-        torch._guards.tracing(torch._guards.TracingContext(mode)),
+        tracing(TracingContext(mode)),
         enable_python_dispatcher(),
     ):
         return compile_fx.compile_fx_forward(
