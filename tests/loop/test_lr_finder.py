@@ -143,7 +143,9 @@ def test_the_rate_replaces_a_schedule_and_moves_no_other_part_of_the_state():
 
 def test_real_training_has_a_sensible_suggestion():
     state, grad_fn = build(optim.sgd(0.1))
-    sweep = lr_finder(state, lambda lr: train_step(grad_fn, optim.sgd(lr)), DATA, 1e-5, 1e4, 80)
+    x, _ = classification(400, 4)
+    data = batches(random.key(0), (x, x[:, :3].argmax(-1)), 16)
+    sweep = lr_finder(state, lambda lr: train_step(grad_fn, optim.sgd(lr)), data, 1e-5, 1e4, 80)
     assert sweep.suggestion is not None
     assert 1e-3 < sweep.suggestion < 100
     assert sweep.diverged_at is not None
@@ -166,6 +168,9 @@ def test_a_loss_that_never_falls_gives_no_suggestion():
     assert lr_finder(ZERO, fake([1.0, math.nan]), ONE_BATCH).suggestion is None
     steep = lr_finder(ZERO, fake([9.0, 9.0, 9.0, 1.0, 1.0, 1.0]), ONE_BATCH, 1e-5, 1.0, 6)
     assert steep.suggestion == pytest.approx(1e-3)
+    jump = [9.0, 9.0, 8.0, 7.0, 7.0, 12.0, 30.0, 30.0, 8.0]
+    back = lr_finder(ZERO, fake(jump), ONE_BATCH, 1e-8, 1.0, 9)  # the fall from 30 is no learning
+    assert back.suggestion == pytest.approx(1e-6)
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=30))
