@@ -12,7 +12,7 @@ from funcloop.stateless import Stateless, stateless
 from funcloop.step import TrainState, eval_step, train_step
 
 if TYPE_CHECKING:
-    from funcloop import meta, ops, persample, privacy, testing
+    from funcloop import checkpoint, meta, ops, persample, privacy, testing
 
 __version__ = "0.1.0"
 
@@ -27,6 +27,7 @@ __all__ = [
     "TrainState",
     "Transform",
     "accumulate",
+    "checkpoint",
     "compile",
     "estimators",
     "eval_step",

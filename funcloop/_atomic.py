@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 try:
     import fcntl
@@ -40,11 +41,9 @@ def replaced(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
     """
     target = Path(os.path.realpath(path))
     _remove_stale(target.parent)
-    temporary = target.with_name(f"{_PREFIX}{secrets.token_hex(6)}-{target.name}{suffix}")
-    with temporary.open("xb") as held:
+    temporary, held = _open_locked(target, suffix)
+    with held:
         try:
-            with suppress(OSError):  # a file system without locks: nothing stale is ever removed
-                _lock(held.fileno())
             yield temporary
             _sync(temporary)
             if fcntl is None:
@@ -54,6 +53,24 @@ def replaced(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
         finally:
             held.close()
             temporary.unlink(missing_ok=True)
+
+
+def _open_locked(target: Path, suffix: str) -> tuple[Path, BinaryIO]:
+    """A new temporary file, locked before any other process can have taken it for stale."""
+    while True:
+        name = f"{_PREFIX}{secrets.token_hex(6)}-{target.name}{suffix}"
+        temporary = target.with_name(name)
+        held = temporary.open("xb")
+        try:
+            _lock(held.fileno())
+        except BlockingIOError:  # it is being removed as stale
+            held.close()
+            continue
+        except OSError:  # a file system without locks, where nothing stale is ever removed
+            pass
+        if temporary.exists():
+            return temporary, held
+        held.close()
 
 
 def _remove_stale(folder: Path) -> None:

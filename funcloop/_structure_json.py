@@ -86,6 +86,32 @@ def plain_from_json(value: Any) -> Structure | str:
     return Structure(tuple if kind == tuple.__name__ else list, len(children), children)
 
 
+def named_children(value: Any) -> list[tuple[str, Any]]:
+    """The children of a container that `to_json` wrote, by their names in a path."""
+    if value == LEAF:
+        return []
+    keys = value["keys"]
+    names = map(str, keys if isinstance(keys, list) else range(len(value["children"])))
+    return list(zip(names, value["children"], strict=True))
+
+
+def count_leaves(value: Any) -> int:
+    """The leaves below a container, or 1 for a leaf."""
+    return 1 if value == LEAF else sum(map(count_leaves, value["children"]))
+
+
+def classes(value: Any, path: str = "") -> dict[str, str]:
+    """The class of each NamedTuple, without its module, by path."""
+    if value == LEAF:
+        return {}
+    found = {}
+    if ":" in value["kind"] and isinstance(value["keys"], list):
+        found[path] = value["kind"].partition(":")[2]
+    for name, child in named_children(value):
+        found |= classes(child, f"{path}/{name}" if path else name)
+    return found
+
+
 def _find(name: str) -> type:
     if name in _PLAIN:
         return _PLAIN[name]
