@@ -8,6 +8,7 @@ from funcloop.loop._fit import FitResult, fit
 from funcloop.loop._histograms import watch_gradients
 from funcloop.loop._image_folder import ImageFolder
 from funcloop.loop._jsonl import read_records
+from funcloop.loop._keyed_sampler import KeyedSampler
 from funcloop.loop._lr_finder import RateSweep, lr_finder
 from funcloop.loop._overfit import overfit_batch
 from funcloop.loop._pad import pad, pad_collate
@@ -23,6 +24,7 @@ __all__ = [
     "Epochs",
     "FitResult",
     "ImageFolder",
+    "KeyedSampler",
     "Position",
     "Prefetched",
     "RateSweep",
