@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import math
 import platform
 import subprocess
@@ -65,6 +66,7 @@ def _version(name: str) -> str:
         return "not installed"
 
 
+@functools.cache
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -74,6 +76,7 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
+@functools.cache
 def _commit() -> str:
     """The commit of the working directory, with a plus where files differ from it."""
     try:

@@ -74,7 +74,7 @@ def _is_whole(leaf: Tensor) -> bool:
 
 def _histogram(leaf: Tensor) -> Histogram:
     flat = torch.view_as_real(leaf.detach()) if leaf.is_complex() else leaf.detach()
-    flat = flat.flatten().float()
+    flat = flat.flatten().to(torch.promote_types(flat.dtype, torch.float32))
     finite = flat[flat.isfinite()]
     entry: Histogram = {"shape": list(leaf.shape), "nonfinite": len(flat) - len(finite)}
     if not len(finite):
@@ -88,15 +88,24 @@ def _histogram(leaf: Tensor) -> Histogram:
     if not low < high:  # one value only: a bin of its own in the middle
         width = abs(mean) or 1.0
         low, high = mean - width, mean + width
-    counts = torch.histc(finite.clamp(low, high), BINS, low, high)
+    counts = _counts(finite, low, high)
     return {
         **entry,
         "low": low,
         "high": high,
-        "counts": [int(n) for n in counts.tolist()],
+        "counts": counts.tolist(),
         "mean": mean,
         "std": deviation,
         "min": least,
         "max": most,
         "zeros": zeros / len(flat),
     }
+
+
+def _counts(values: Tensor, low: float, high: float) -> Tensor:
+    """Shape (BINS,); `torch.histc` has no deterministic kernel on CUDA."""
+    counts = torch.zeros(BINS, dtype=torch.int64, device=values.device)
+    for part in values.split(2**24):
+        places = ((part.double() - low) * (BINS / (high - low))).long().clamp(0, BINS - 1)
+        counts += torch.bincount(places, minlength=BINS)
+    return counts

@@ -14,7 +14,7 @@ from funcloop import tree
 from funcloop._errors import ArgumentError, NonFiniteError, StructureError
 from funcloop._types import Batch, Metrics
 from funcloop.loop._epochs import Epochs
-from funcloop.loop._probe import batches_forever, copied, generators_put_back
+from funcloop.loop._probe import batches_forever, copied, randomness_put_back
 
 State = TypeVar("State")
 #: Weight of the past in the moving average of the losses.
@@ -102,7 +102,7 @@ def lr_finder(
     losses: list[float] = []
     smoothed: list[float] = []
     diverged_at = None
-    with generators_put_back(data):
+    with randomness_put_back(data):
         for rate, loss in zip(grid, _losses(state, make_step, data, grid), strict=False):
             if math.isfinite(loss):
                 rates.append(rate)

@@ -13,6 +13,9 @@ from funcloop import tree
 from funcloop._types import Batch
 from funcloop.loop._record import Record
 
+#: What a record says that another run of the same steps would not say again.
+MEASURED = ("time", "examples_per_second", "data_wait", "memory_bytes")
+
 
 class Meter:
     """Measures between two records; it sees the batches on their way into the step."""

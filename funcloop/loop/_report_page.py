@@ -21,7 +21,8 @@ h3 { font-size: 15px; margin: 0; } p.lead { margin: 4px 0 22px; color: var(--sof
 .card, .tile { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; }
 .tile { padding: 12px 14px; } .tile b { display: block; font-size: 21px; line-height: 1.25; }
 .tile span, .note { color: var(--soft); font-size: 13px; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); gap: 16px; }
+.charts { display: grid; gap: 16px;
+  grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); }
 .card { padding: 14px 16px; min-width: 0; } .card header { display: flex; flex-wrap: wrap;
   gap: 4px 16px; align-items: baseline; justify-content: space-between; margin-bottom: 6px; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 13px; color: var(--soft); }
@@ -39,7 +40,8 @@ td.bars { width: 36%; min-width: 260px; } td.bars svg { max-width: 400px; }
 .bars rect { fill: var(--c0); } .bars.gradients rect { fill: var(--c4); }
 .bars .base, .bars .zero { stroke: var(--soft); } .bars .zero { stroke-dasharray: 3 3; }
 .bad { color: var(--c1); font-weight: 600; } code { font-size: 13px; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(420px, 100%), 1fr)); gap: 16px; }
+.pair { display: grid; gap: 16px;
+  grid-template-columns: repeat(auto-fit, minmax(min(420px, 100%), 1fr)); }
 @media print { body { background: none; } .card, .tile { break-inside: avoid; } }
 """
 COLOURS = "".join(

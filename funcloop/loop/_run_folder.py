@@ -16,6 +16,7 @@ from funcloop.loop._jsonl import JsonLines
 from funcloop.loop._plot import plot_curves
 from funcloop.loop._record import Record, Sink
 from funcloop.loop._report import report
+from funcloop.loop._saver import Start, kept_records
 from funcloop.loop._tensorboard import TensorBoard, is_installed
 
 
@@ -24,30 +25,29 @@ class RunFolder:
 
     Args:
         folder: Where they go; made if missing.
-        step: The step that the run starts from.
-        state: The state that it starts from: its key and parameters are noted.
+        start: Where the run starts; the records up to there are kept.
         config: What the user wants noted.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
 
-    def __init__(
-        self, folder: Path, step: int, state: object, config: Mapping[str, Any] | None
-    ) -> None:
+    def __init__(self, folder: Path, start: Start, config: Mapping[str, Any] | None = None) -> None:
         import_extra("matplotlib", "loop")  # missed before the first step, not after the last
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._written = False
-        self._sinks: list[Sink] = [JsonLines(folder / "metrics.jsonl", step)]
+        path, step = folder / "metrics.jsonl", start.position.step
+        kept = kept_records(path, start)
+        self._drawable = bool(kept)
+        self._sinks: list[Sink] = [JsonLines(path, kept)]
         if is_installed():
             self._sinks.append(TensorBoard(folder, step))
-        self._write_json("run.json", describe_run(state, config, step))
+        self._write_json("run.json", describe_run(start.state, config, step))
         (folder / "histograms.json").unlink(missing_ok=True)
 
     def write(self, record: Record) -> None:
         """Hand one record on."""
-        self._written = True
+        self._drawable = True
         for sink in self._sinks:
             sink.write(record)
 
@@ -59,7 +59,7 @@ class RunFolder:
         """Close the files and draw the pictures."""
         for sink in self._sinks:
             sink.close()
-        if self._written:
+        if self._drawable:
             plot_curves(self._folder / "metrics.jsonl", self._folder / "curves.png")
             report(self._folder)
 

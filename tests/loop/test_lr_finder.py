@@ -20,7 +20,7 @@ from funcloop import optim, random, schedules
 from funcloop._errors import ArgumentError, NonFiniteError, StructureError
 from funcloop.compile import jit
 from funcloop.estimators import supervised, value_and_grad
-from funcloop.loop import batches, fit, lr_finder, plot_sweep
+from funcloop.loop import KeyedSampler, batches, fit, lr_finder, plot_sweep
 from funcloop.loop._lr_finder import smooth
 from funcloop.stateless import stateless
 from funcloop.step import TrainState, train_step
@@ -121,6 +121,18 @@ def test_b17_generators_are_where_they_were():
         return [x.double().tolist() for x, _ in loader] + [torch.rand(3).tolist()]
 
     assert order(probed=True) == order(probed=False)
+
+
+def test_b17_a_keyed_sampler_is_where_it_was():
+    x, y = classification(40, 4)
+    state, grad_fn = build()
+    loader = DataLoader(TensorDataset(x, y), 8, sampler=KeyedSampler(random.key(0), 40))
+    first = [x for x, _ in loader]
+    want = [x for x, _ in loader]
+    loader.sampler.seek(1)  # type: ignore[attr-defined]
+    lr_finder(state, lambda lr: train_step(grad_fn, optim.adamw(lr)), loader, steps=12)
+    assert_trees_equal([x for x, _ in loader], want)
+    assert not torch.equal(first[0], want[0])
 
 
 def test_the_rate_replaces_a_schedule_and_moves_no_other_part_of_the_state():

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from funcloop import optim, random
 from funcloop._errors import ArgumentError
-from funcloop.loop import report
+from funcloop.loop import Position, report
 from funcloop.loop._chart import Series, bar_chart, line_chart, number
 from funcloop.loop._environment import environment, plain
 from funcloop.loop._panels import panels_of
 from funcloop.loop._run_folder import RunFolder
+from funcloop.loop._saver import Start
 from funcloop.step import TrainState
 
 HEAD = {"epoch": 1, "time": 75.0}
@@ -47,17 +48,23 @@ def state() -> TrainState:
     return TrainState.create(params, {}, optim.sgd(0.1), key=random.key(7))
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "my run"
     config = {"optimizer": {"name": "sgd", "lr": 0.1}, "note": "<script>alert(1)</script>"}
-    folder = RunFolder(tmp_path / "my run", 0, state(), config)
+    folder = RunFolder(path, Start(state(), Position(), 0), config)
     for record in RECORDS:
         folder.write(record)
     params = state().params
     folder.keep_histograms({"weights": params, "gradients": params})
     folder.close()
-    assert (tmp_path / "my run" / "curves.png").read_bytes().startswith(b"\x89PNG")
-    return (tmp_path / "my run" / "report.html").read_text(encoding="utf-8")
+    assert (path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    return path
+
+
+@pytest.fixture
+def page(folder: Path) -> str:
+    return (folder / "report.html").read_text(encoding="utf-8")
 
 
 class Words(HTMLParser):
@@ -107,7 +114,7 @@ def test_the_page_needs_nothing_else_and_runs_nothing(page: str):
 
 def test_svgs_are_well_formed(page: str):
     svgs = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(svgs) == len(panels_of(RECORDS)) + 3  # of four histograms one has no finite... each
+    assert len(svgs) == len(panels_of(RECORDS)) + 4
     for svg in svgs:
         ElementTree.fromstring(svg)
 
@@ -194,9 +201,9 @@ def test_a_configuration_becomes_json():
     json.dumps(plain(values), allow_nan=False)
 
 
-def test_tensorboard_reads_the_records_back(tmp_path: Path, page: str):
+def test_tensorboard_reads_the_records_back(folder: Path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    events = accumulator.EventAccumulator(str(tmp_path / "my run"))
+    events = accumulator.EventAccumulator(str(folder))
     events.Reload()
     got = [(e.step, e.value) for e in events.Scalars("train/loss")]
     assert got == [(s, pytest.approx(2.0 / s)) for s in (1, 2, 3)]
