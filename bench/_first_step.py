@@ -14,6 +14,7 @@ import torch  # noqa: F401  # imports are not part of the measure
 
 import funcloop as fl
 from bench import _workloads
+from funcloop.compile import load_compiled
 
 
 def first_step(way: str, name: str) -> Callable[[], object]:
@@ -29,7 +30,7 @@ def first_step(way: str, name: str) -> Callable[[], object]:
     if kind == "save":
         step = fl.jit(_workloads.pure_step(work.net), donate=0)
         return lambda: step.lower(state, batch).compile().save(path)
-    return lambda: fl.load_compiled(path)(state, batch)
+    return lambda: load_compiled(path)(state, batch)
 
 
 def main(way: str, name: str) -> None:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from funcloop._atomic import replaced
 from funcloop._compat import has_onednn, untraced
 from funcloop.compile._cache import cache_directory
-from funcloop.compile._onednn import OPERATORS
-from funcloop.compile._products import Product
+from funcloop.compile._onednn import OPERATORS, Product
 
 #: How many times faster oneDNN has to be; noise and ties leave a product where it is.
 CLEAR = 1.15
@@ -65,7 +64,7 @@ def class_of(product: Product) -> str:
 
 
 def measure(product: Product) -> float:
-    """How many times faster oneDNN is, at the best of some interleaved rounds; 0 where it is wrong."""
+    """How many times faster oneDNN is, at the best of interleaved rounds; 0 where it is wrong."""
     with untraced(), torch.no_grad():
         factors = _factors(product)
         aten, onednn = getattr(torch, product.operator), OPERATORS[product.operator]
@@ -140,11 +139,7 @@ def _add(new: Ratios) -> None:
     """Write the file as a whole; a directory that cannot be written to means measuring again."""
     known = _read()
     known.setdefault(machine(), {}).update(new)
-    try:
+    with suppress(OSError):
         _path().parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=_path().parent, prefix="products-")
-        with os.fdopen(handle, "w") as file:
-            json.dump(known, file, indent=1, sort_keys=True)
-        os.replace(name, _path())
-    except OSError:
-        pass
+        with replaced(_path()) as temporary:
+            temporary.write_text(json.dumps(known, indent=1, sort_keys=True))

@@ -5,10 +5,32 @@ Inductor's own code for oneDNN's products wants weights that are constant, hence
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from funcloop._compat import onednn_linear
+
+
+class Product(NamedTuple):
+    """A kind of product: (M, K) times (K, N), `batch` of them.
+
+    Attributes:
+        operator: `mm`, `addmm` or `bmm`.
+        sizes: (batch, M, K, N).
+        transposed: Which of the two factors lie in memory as their transposes.
+    """
+
+    operator: str
+    sizes: tuple[int, int, int, int]
+    transposed: tuple[bool, bool]
+
+    @property
+    def operations(self) -> int:
+        """Floating-point operations."""
+        return 2 * math.prod(self.sizes)
 
 
 def _mm(a: Tensor, b: Tensor) -> Tensor:

@@ -9,42 +9,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from funcloop.compile._onednn import OPERATORS
+from funcloop.compile._calibration import faster_in_onednn
+from funcloop.compile._onednn import OPERATORS, Product
 
 _ATEN = torch.ops.aten
 _NAMES = {_ATEN.mm.default: "mm", _ATEN.bmm.default: "bmm", _ATEN.addmm.default: "addmm"}
 
 
-class Product(NamedTuple):
-    """A kind of product: (M, K) times (K, N), `batch` of them.
-
-    Attributes:
-        operator: `mm`, `addmm` or `bmm`.
-        sizes: (batch, M, K, N).
-        transposed: Which of the two factors lie in memory as their transposes.
-    """
-
-    operator: str
-    sizes: tuple[int, int, int, int]
-    transposed: tuple[bool, bool]
-
-    @property
-    def operations(self) -> int:
-        """Floating-point operations."""
-        batch, m, k, n = self.sizes
-        return 2 * batch * m * k * n
-
-
 Chooser = Callable[[Iterable[Product]], set[Product]]
 
 
-def choose_products(graph: GraphModule, choose: Chooser | None = None) -> None:
+def choose_products(graph: GraphModule, choose: Chooser = faster_in_onednn) -> None:
     """Replace the float32 products of a traced graph that oneDNN computes faster.
 
     `FUNCLOOP_PRODUCTS=0` in the environment leaves them all as they are. So are products on other
@@ -58,8 +39,6 @@ def choose_products(graph: GraphModule, choose: Chooser | None = None) -> None:
     found = {node: kind for node in graph.graph.nodes if (kind := _kind(node)) is not None}
     if not found or os.environ.get("FUNCLOOP_PRODUCTS") == "0":
         return
-    if choose is None:
-        from funcloop.compile._calibration import faster_in_onednn as choose
     chosen = choose(found.values())
     for node, kind in found.items():
         if kind in chosen:
@@ -73,19 +52,21 @@ def _kind(node: Node) -> Product | None:
     operator = _NAMES.get(node.target)  # type: ignore[arg-type]  # any target may be asked for
     if operator is None or node.kwargs:  # addmm's alpha and beta
         return None
-    *bias, a, b = (argument.meta.get("val") for argument in node.args)  # type: ignore[union-attr]
-    if not all(_is_plain(factor) for factor in (*bias, a, b)):
+    tensors = [argument.meta.get("val") for argument in node.args if isinstance(argument, Node)]
+    plain = [tensor for tensor in tensors if _is_plain(tensor)]
+    if len(plain) < len(tensors):
         return None
-    if bias and bias[0].ndim != 1 or bias and bias[0].shape[0] != b.shape[1]:
-        return None
+    *bias, a, b = plain
     sizes = (a.shape[0] if a.ndim == 3 else 1, *a.shape[-2:], b.shape[-1])
+    if any(row.shape != b.shape[1:] for row in bias):  # one that is broadcast in another way
+        return None
     forms = _transposed(a), _transposed(b)
     if 0 in sizes or None in forms:
         return None
     return Product(operator, sizes, forms)  # type: ignore[arg-type]  # None was excluded
 
 
-def _is_plain(tensor: object) -> bool:
+def _is_plain(tensor: object) -> TypeGuard[Tensor]:
     return (
         isinstance(tensor, Tensor)
         and tensor.device.type == "cpu"
