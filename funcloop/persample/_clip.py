@@ -20,6 +20,7 @@ def clip_factors(norms: Tensor, max_norm: float | Tensor, normalize: bool) -> Te
 
     `min(1, max_norm / norm)`; with `normalize`, `max_norm / norm`, and zero for a zero gradient.
     The factor of a gradient that is not finite is NaN: nothing can be said about its clipped value.
+    So is the factor for a bound that is not above zero, which would turn gradients round.
 
     >>> clip_factors(torch.tensor([0.0, 1.0, 4.0, torch.inf]), 2.0, False)
     tensor([1.0000, 1.0000, 0.5000,    nan])
@@ -29,7 +30,7 @@ def clip_factors(norms: Tensor, max_norm: float | Tensor, normalize: bool) -> Te
         factors = torch.where(norms > 0, scaled, 0)
     else:
         factors = torch.where(norms > max_norm, scaled, 1)
-    return torch.where(norms.isfinite(), factors, torch.nan)
+    return torch.where(norms.isfinite() & (max_norm > 0), factors, torch.nan)
 
 
 def is_number(bound: object) -> bool:

@@ -48,8 +48,10 @@ class Clipped:
         self._unit_axis, self._microbatch = unit_axis, microbatch
         self._on_nonfinite = _choice("on_nonfinite", on_nonfinite, ("propagate", "skip", "raise"))
         self._scheduled = callable(max_norm)
-        if isinstance(max_norm, (int, float)) and not max_norm > 0:
-            raise ArgumentError("max_norm is positive", str(max_norm), "give a bound above zero")
+        for path, bound in [] if self._scheduled else tree.items(max_norm):
+            if isinstance(bound, (int, float)) and not bound > 0:
+                value = f"{path}={bound}" if path else str(bound)
+                raise ArgumentError("max_norm is positive", value, "give a bound above zero")
 
     def init(self, buffers: Buffers) -> Buffers:
         """The buffers to begin with: with a count where `max_norm` is a schedule, else as given."""
@@ -86,6 +88,15 @@ class Clipped:
 
     def __call__(self, params: Params, buffers: Buffers, batch: Batch, key: Key) -> Estimate:
         """The Estimate: see `clipped`."""
+        estimate = self.unrounded(params, buffers, batch, key)
+        return estimate._replace(grads=tree.map(lambda g, p: g.to(p.dtype), estimate.grads, params))
+
+    def unrounded(self, params: Params, buffers: Buffers, batch: Batch, key: Key) -> Estimate:
+        """The same with gradients in at least float32.
+
+        To noise is to be added before the sum is rounded: in bfloat16, one example more can move a
+        rounded sum by many times its own norm.
+        """
         count = None
         if self._scheduled:
             if not isinstance(buffers, Counted):
