@@ -3,16 +3,26 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from funcloop import compile, estimators, loop, optim, random, schedules, step, tree
+from funcloop import (
+    compile,
+    estimators,
+    loop,
+    optim,
+    precision,
+    random,
+    schedules,
+    step,
+    tree,
+)
 from funcloop._errors import FuncloopError
 from funcloop._types import Aux, Estimate, GradFn, LossFn, Schedule, Transform
 from funcloop.compile import jit
-from funcloop.estimators import supervised, value_and_grad
+from funcloop.estimators import accumulate, supervised, value_and_grad
 from funcloop.stateless import Stateless, stateless
 from funcloop.step import TrainState, eval_step, train_step
 
 if TYPE_CHECKING:
-    from funcloop import meta, ops, persample, privacy, testing
+    from funcloop import checkpoint, meta, ops, persample, privacy, testing
 
 __version__ = "0.1.0"
 
@@ -26,6 +36,8 @@ __all__ = [
     "Stateless",
     "TrainState",
     "Transform",
+    "accumulate",
+    "checkpoint",
     "compile",
     "estimators",
     "eval_step",
@@ -35,6 +47,7 @@ __all__ = [
     "ops",
     "optim",
     "persample",
+    "precision",
     "privacy",
     "random",
     "schedules",

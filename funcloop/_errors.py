@@ -74,6 +74,10 @@ class DonationError(FuncloopError, RuntimeError):
     """A donated tensor was used again, or cannot be donated."""
 
 
+class CheckpointError(FuncloopError, ValueError):
+    """A file is no checkpoint, or cannot hold what it is to hold."""
+
+
 class MissingExtraError(FuncloopError, ImportError):
     """An optional dependency is not installed."""
 

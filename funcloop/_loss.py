@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+
 import torch
 from torch import Tensor
 
-from funcloop._errors import ShapeError
-from funcloop._types import Aux, Batch, Buffers, Key, LossFn, Params
+from funcloop._errors import ArgumentError, ShapeError
+from funcloop._types import Aux, Batch, Buffers, Estimate, Key, LossFn, Params
+
+#: What cannot do with averaged losses, where it is running.
+_needs_vector: ContextVar[str | None] = ContextVar("needs_vector", default=None)
+
+
+@contextlib.contextmanager
+def no_averaged_losses(where: str) -> Iterator[None]:
+    """Inside: a 0-d loss without a weight is refused, where a GradFn is given parts of a batch.
+
+    Each part would weigh one, whatever its number of examples: the mean of means that the field
+    has so often taken for the mean.
+    """
+    token = _needs_vector.set(where)
+    try:
+        yield
+    finally:
+        _needs_vector.reset(token)
 
 
 def evaluate_loss(
@@ -16,8 +37,15 @@ def evaluate_loss(
 
     Raises:
         ShapeError: the losses are neither (B,) nor 0-d, or a metric or weight differs in shape.
+        ArgumentError: it is no LossFn but a GradFn.
     """
     result = loss_fn(params, buffers, batch, key)
+    if isinstance(result, Estimate):
+        raise ArgumentError(
+            "a loss function returns losses",
+            "an Estimate, which a GradFn returns",
+            "give the loss function that the GradFn was made of, and wrap this around it",
+        )
     losses, aux = result if isinstance(result, tuple) else (result, Aux(buffers))
     if losses.ndim > 1:
         raise ShapeError(
@@ -25,6 +53,8 @@ def evaluate_loss(
             f"losses of shape {tuple(losses.shape)}",
             "average over the other dimensions, e.g. losses.flatten(1).mean(1)",
         )
+    if losses.ndim == 0 and aux.weight is None and (where := _needs_vector.get()):
+        require_vector(losses, where)
     for name, value in {**aux.metrics, "weight": aux.weight}.items():
         if value is not None and value.shape != losses.shape:
             raise ShapeError(

@@ -110,11 +110,14 @@ class Estimate(NamedTuple):
             return (_share(a, mine) + _share(b, theirs)).to(a.dtype)
 
         def merge(a: Tensor, b: Tensor) -> Tensor:
+            if a is b:
+                return a
             if a.is_complex():
                 return torch.where(total == 0, a, mean(a, b))
             if not a.is_floating_point():
                 return torch.maximum(a, b)
-            return torch.where(total == 0, torch.maximum(a, b), mean(a, b))
+            # Equal ones stay bit-equal: a frozen parameter is not moved by rounding.
+            return torch.where((total == 0) | (a == b), torch.maximum(a, b), mean(a, b))
 
         return Estimate(
             tree_map(mean, self.grads, other.grads),

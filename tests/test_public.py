@@ -12,7 +12,11 @@ import pytest
 
 import funcloop
 
-PACKAGES = sorted(m.name for m in pkgutil.iter_modules(funcloop.__path__) if m.ispkg)
+PACKAGES = sorted(
+    m.name.removeprefix("funcloop.")
+    for m in pkgutil.walk_packages(funcloop.__path__, "funcloop.")
+    if m.ispkg
+)
 
 
 def public() -> Iterator[tuple[str, Any]]:

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
+from funcloop._atomic import replaced
 from funcloop._compat import load_aot_package, save_aot_package
 from funcloop._errors import CompileError, StructureError
+from funcloop._pytree import Structure
+from funcloop._structure_json import from_json, to_json
 from funcloop.compile._compiled_graph import CompiledGraph, assemble
 from funcloop.compile._signature import ConstantSpec, Signature, TensorSpec, signature
-from funcloop.compile._structure_json import from_json, to_json
 from funcloop.compile._trace import Traced
 
 _KEY = "funcloop"
@@ -39,20 +41,15 @@ def save_package(
         "torch": torch.__version__,
         "device": _device_kind(kind),
         "processor": sorted(_capabilities()),
-        "arguments": to_json(kind.structure),
+        "arguments": _rebuilt(kind.structure),
         "leaves": [_spec_to_json(spec) for spec in kind.leaves],
-        "result": to_json(traced.output),
+        "result": _rebuilt(traced.output),
         "constants": [_constant_to_json(value) for value in graph.constants],
         "kept": graph.kept,
         "donated": graph.donated,
     }
-    temporary = f"{os.fspath(path)}.{os.getpid()}.pt2"
-    try:
-        save_aot_package(temporary, traced.graph, traced.fakes, {_KEY: json.dumps(facts)})
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
+    with replaced(path, ".pt2") as temporary:
+        save_aot_package(str(temporary), traced.graph, traced.fakes, {_KEY: json.dumps(facts)})
 
 
 def load_package(path: str | PathLike[str]) -> tuple[CompiledGraph, Signature]:
@@ -77,6 +74,13 @@ def load_package(path: str | PathLike[str]) -> tuple[CompiledGraph, Signature]:
     donated = [(i, o) for i, o in facts["donated"]]
     graph = assemble(call, leaves, structure, result, constants, facts["kept"], donated, [])
     return graph, signature(leaves, structure)
+
+
+def _rebuilt(structure: Structure | str) -> Any:
+    """The JSON of a structure, read back once: what cannot be loaded is refused here."""
+    value = to_json(structure)
+    from_json(value)
+    return value
 
 
 def _check_fits(facts: dict[str, Any], path: str) -> None:

@@ -49,7 +49,8 @@ class Batches:
             places = torch.arange(first, first + self.batch_size, device=order.device)
             rows = order[places % examples]
             weight = torch.where(places < examples, self.weight[rows], 0)
-            yield _with_weight(tree.map(lambda x, r=rows: x[r.to(x.device)], self.arrays), weight)
+            batch = tree.map(lambda x, r=rows: x[r.to(x.device)], self.arrays)
+            yield with_entries(batch, weight=weight)
 
     def _order(self, number: int) -> Tensor:
         device = self.weight.device
@@ -123,9 +124,10 @@ def batches(
     return Batches(key, arrays, weight, batch_size)
 
 
-def _with_weight(batch: PyTree, weight: Tensor) -> Batch:
+def with_entries(batch: PyTree, **entries: Tensor) -> Batch:
+    """The batch with entries added: last in a tuple, by name in a dict, beside anything else."""
     if type(batch) in (tuple, list):
-        return (*batch, weight)
+        return (*batch, *entries.values())
     if isinstance(batch, dict):
-        return {**batch, "weight": weight}
-    return batch, weight
+        return {**batch, **entries}
+    return (batch, *entries.values())

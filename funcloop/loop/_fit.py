@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from funcloop._errors import ArgumentError, import_extra
 from funcloop._types import Batch, Metrics
+from funcloop.checkpoint import Checkpoints
+from funcloop.loop._epochs import Epochs, length, rest_of_epoch
+from funcloop.loop._journal import Journal
 from funcloop.loop._jsonl import JsonLines
 from funcloop.loop._plot import plot_curves
 from funcloop.loop._progress import ProgressBar
-from funcloop.loop._record import Position, Record, Sink, prefixed, summarize
+from funcloop.loop._record import Position, Record, Sink, prefixed
+from funcloop.loop._saver import Saver, Start, kept_records, take_up
+from funcloop.loop._stopping import stopping
 
 State = TypeVar("State")
-
-
-class Epochs(Protocol):
-    """Data whose epochs differ and can be entered anywhere, such as `batches` returns."""
-
-    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of one epoch, from batch `start` on."""
-        ...
+_END = object()
 
 
 class FitResult(NamedTuple):
@@ -49,6 +45,8 @@ def fit(
     epochs: int | None = None,
     evaluate: Callable[[State], Mapping[str, float]] | None = None,
     position: Position = Position(),  # noqa: B008  # a NamedTuple of numbers
+    checkpoints: Checkpoints | None = None,
+    save_every: int | None = None,
     log_dir: str | Path | None = None,
     log_every: int = 10,
     progress: bool = True,
@@ -58,7 +56,14 @@ def fit(
     Every `log_every` steps the metrics since the last record are averaged by weight into one
     record `{"step", "epoch", "time", "train/loss", ...}`; an evaluation, after each epoch and at
     the end, gives a record with `"val/..."`. `step` and `epoch` count what is done, `time` is in
-    seconds since `fit` was called. Between two records nothing waits for the device.
+    seconds since the run began. Between two records nothing waits for the device.
+
+    With `checkpoints` a run goes on from the latest one in the folder, bit for bit as if it had
+    never been cut: state, position, records, and the metrics that are in none yet. It saves after
+    each epoch and at the end, with what the evaluation found, and at every `save_every`-th step
+    between. Ctrl-C and SIGTERM then let the step end, save, and only then end the program (with
+    KeyboardInterrupt and SystemExit, or by the handlers that were there); a second one ends it at
+    once. The file holds `{"state": state, "run": ...}`: `checkpoints.restore(state, at="state")`.
 
     Args:
         state: Any state; a step that donates it uses it up.
@@ -69,7 +74,10 @@ def fit(
         epochs: Where to stop, in epochs since the beginning of the run; whichever comes first.
         evaluate: From a state to numbers by name, e.g. an `evaluator`.
         position: Where to start; that of an earlier result goes on from there, also in the middle
-            of an epoch. Data without an `epoch` method are read and thrown away up to it.
+            of an epoch. Data without an `epoch` method or a KeyedSampler are read and thrown away
+            up to it.
+        checkpoints: Where to save, and to go on from; `state` is then the fresh one of a new run.
+        save_every: Steps between two saves within an epoch.
         log_dir: A folder for `metrics.jsonl` and, at the end, `curves.png`; made if missing.
         log_every: Steps in a record.
         progress: Show a progress bar, and one line for each evaluation.
@@ -78,8 +86,11 @@ def fit(
         A FitResult: state, history, position.
 
     Raises:
-        ArgumentError: there is no limit, `log_every` is less than one, or the data ran out.
-        MissingExtraError: `progress` needs tqdm or `log_dir` needs matplotlib.
+        ArgumentError: there is no limit, a number of steps is less than one, the data ran out, or
+            they are shuffled in a way that cannot be taken up (see `KeyedSampler`).
+        StructureError: the state is not like the one in the checkpoint.
+        CheckpointError, OSError: a checkpoint cannot be read or written.
+        MissingExtraError: `progress` needs tqdm, `log_dir` matplotlib, `checkpoints` safetensors.
 
     >>> import torch
     >>> def step(total, x):
@@ -89,81 +100,55 @@ def fit(
     >>> result.state, result.history[-1]["train/loss"], result.position
     (tensor(18.), 3.0, Position(step=4, epoch=2, batch=0))
     """
-    _check(steps, epochs, log_every)
+    _check(steps, epochs, log_every, save_every, checkpoints)
     if log_dir is not None:
         import_extra("matplotlib", "loop")  # missed before the first step, not after the last
+    start = take_up(checkpoints, Start(state, position, position.step), data)
+    state, position, evaluated, notes = start
     bar = ProgressBar(_total(data, steps, epochs), position.step) if progress else None
-    journal = _Journal(_sinks(bar, log_dir, position), log_every)
-    evaluated = position.step
-    try:
-        while not _finished(position, steps, epochs):
-            for batch in _rest_of_epoch(data, position):
-                state, metrics = step(state, batch)
-                position = position.next_batch()
-                journal.add(position, metrics)
-                if bar is not None:
-                    bar.advance()
-                if position.step == steps:
+    journal = Journal(_sinks(bar, log_dir, start), log_every, notes)
+    saver = Saver(checkpoints, save_every, journal, data)
+    with stopping(checkpoints is not None) as stop:
+        try:
+            while not (_finished(position, steps, epochs) or stop.asked):
+                rest = rest_of_epoch(data, position)
+                for batch in rest:
+                    state, metrics = step(state, batch)
+                    position = position.next_batch()
+                    journal.add(position, metrics)
+                    if bar is not None:
+                        bar.advance()
+                    if position.step == steps or stop.asked:
+                        break
+                    saver.save_if_due(state, position, evaluated)
+                if stop.asked and position.step != steps:
                     break
-            else:
-                _check_not_empty(position)
-                position = position.next_epoch()
-            journal.flush(position)
-            if evaluate is not None and position.step > evaluated:
-                evaluated = position.step
-                journal.write(position, prefixed("val", evaluate(state)))
-    finally:  # an interrupted run leaves its curves too
-        journal.close()
-        if log_dir is not None and journal.history:
-            plot_curves(Path(log_dir, "metrics.jsonl"), Path(log_dir, "curves.png"))
+                if next(rest, _END) is _END:  # a run may end with the last batch of an epoch
+                    _check_not_empty(position)
+                    position = position.next_epoch()
+                journal.flush(position)
+                values: Record = {}
+                if evaluate is not None and position.step > evaluated:
+                    evaluated = position.step
+                    values = prefixed("val", evaluate(state))
+                    journal.write(position, values)
+                saver.save(state, position, evaluated, values)
+            if stop.asked:
+                saver.save(state, position, evaluated)
+        finally:  # an interrupted run leaves its curves too
+            journal.close()
+            if log_dir is not None and journal.history:
+                plot_curves(Path(log_dir, "metrics.jsonl"), Path(log_dir, "curves.png"))
     return FitResult(state, journal.history, position)
 
 
-class _Journal:
-    """Gathers the metrics of steps, and hands each finished record to all sinks."""
-
-    def __init__(self, sinks: list[Sink], every: int) -> None:
-        self.history: list[Record] = []
-        self._sinks = sinks
-        self._every = every
-        self._pending: list[Metrics] = []
-        self._began = time.perf_counter()
-
-    def add(self, position: Position, metrics: Metrics) -> None:
-        self._pending.append(metrics)
-        if len(self._pending) == self._every:
-            self.flush(position)
-
-    def flush(self, position: Position) -> None:
-        if self._pending:
-            pending, self._pending = self._pending, []
-            self.write(position, prefixed("train", summarize(pending)))
-
-    def write(self, position: Position, values: Record) -> None:
-        spent = round(time.perf_counter() - self._began, 3)
-        record = {"step": position.step, "epoch": position.epoch, "time": spent, **values}
-        self.history.append(record)
-        for sink in self._sinks:
-            sink.write(record)
-
-    def close(self) -> None:
-        for sink in self._sinks:
-            sink.close()
-
-
-def _sinks(bar: ProgressBar | None, log_dir: str | Path | None, position: Position) -> list[Sink]:
+def _sinks(bar: ProgressBar | None, log_dir: str | Path | None, start: Start) -> list[Sink]:
     sinks: list[Sink] = [] if bar is None else [bar]
     if log_dir is not None:
         Path(log_dir).mkdir(parents=True, exist_ok=True)
-        sinks.append(JsonLines(Path(log_dir, "metrics.jsonl"), position.step))
+        path = Path(log_dir, "metrics.jsonl")
+        sinks.append(JsonLines(path, kept_records(path, start)))
     return sinks
-
-
-def _rest_of_epoch(data: Iterable[Batch] | Epochs, position: Position) -> Iterator[Batch]:
-    epoch = getattr(data, "epoch", None)
-    if callable(epoch):  # samplers have an `epoch` that is a number
-        return cast("Epochs", data).epoch(position.epoch, position.batch)
-    return itertools.islice(cast("Iterable[Batch]", data), position.batch, None)
 
 
 def _finished(position: Position, steps: int | None, epochs: int | None) -> bool:
@@ -173,18 +158,31 @@ def _finished(position: Position, steps: int | None, epochs: int | None) -> bool
 
 
 def _total(data: object, steps: int | None, epochs: int | None) -> int | None:
-    if epochs is None or not isinstance(data, Sized):
+    batches = length(data)
+    if epochs is None or batches is None:
         return steps
-    whole = epochs * len(data)
+    whole = epochs * batches
     return whole if steps is None else min(steps, whole)
 
 
-def _check(steps: int | None, epochs: int | None, log_every: int) -> None:
+def _check(
+    steps: int | None,
+    epochs: int | None,
+    log_every: int,
+    save_every: int | None,
+    checkpoints: Checkpoints | None,
+) -> None:
     if steps is None and epochs is None:
         raise ArgumentError("a run ends somewhere", "neither steps nor epochs", "give one of them")
     if log_every < 1:
         raise ArgumentError(
             "a record holds at least one step", f"log_every {log_every}", "give a positive number"
+        )
+    if save_every is not None and (save_every < 1 or checkpoints is None):
+        raise ArgumentError(
+            "a run is saved into checkpoints, after a positive number of steps",
+            f"save_every {save_every}, checkpoints {checkpoints}",
+            "give both, or neither",
         )
 
 

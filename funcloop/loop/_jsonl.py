@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
+from collections.abc import Iterable
 from pathlib import Path
 
+from funcloop._atomic import replaced
 from funcloop.loop._record import Record
 
 
@@ -14,17 +15,14 @@ class JsonLines:
     """A sink that appends records to a file.
 
     Args:
-        path: The file. A run that starts at step 0 begins it anew; one that is taken up later keeps
-            the records up to its step, so that the file always tells one run.
-        step: The step that the run starts from.
+        path: The file.
+        kept: The records that it begins with: those of the run up to where it is taken up, so that
+            the file always tells one run.
     """
 
-    def __init__(self, path: Path, step: int = 0) -> None:
-        old = read_records(path) if step and path.exists() else []
-        kept = [record for record in old if record["step"] <= step]
-        fresh = path.with_name(f"{path.name}.new")
-        fresh.write_bytes(b"".join(map(_line, kept)))
-        os.replace(fresh, path)
+    def __init__(self, path: Path, kept: Iterable[Record] = ()) -> None:
+        with replaced(path) as fresh:
+            fresh.write_bytes(lines(kept))
         self._file = path.open("ab", buffering=0)  # unbuffered: one write() a line
 
     def write(self, record: Record) -> None:
@@ -48,7 +46,17 @@ def read_records(path: str | Path) -> list[Record]:
     >>> read_records(path)
     [{'step': 1, 'train/loss': nan}]
     """
-    whole, _, _ = Path(path).read_text().rpartition("\n")
+    return parse(Path(path).read_bytes())
+
+
+def lines(records: Iterable[Record]) -> bytes:
+    """Records as lines of JSON."""
+    return b"".join(map(_line, records))
+
+
+def parse(text: bytes) -> list[Record]:
+    """The records of these lines; a last one that was cut off is left out."""
+    whole, _, _ = text.rpartition(b"\n")
     return [
         {name: value if isinstance(value, int) else float(value) for name, value in line.items()}
         for line in map(json.loads, whole.splitlines())

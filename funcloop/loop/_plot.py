@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from funcloop._atomic import replaced
 from funcloop._errors import ArgumentError, import_extra
 from funcloop.loop._jsonl import read_records
 from funcloop.loop._record import Record
@@ -74,7 +75,8 @@ def plot_curves(history: str | Path | Iterable[Record], out: str | Path) -> Path
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
     figure.suptitle(_summary(records))
-    figure.savefig(out)
+    with replaced(out) as temporary:
+        figure.savefig(temporary)
     return Path(out)
 
 

@@ -13,6 +13,8 @@ from funcloop._types import Metrics
 
 #: One line of `metrics.jsonl`: `step`, `epoch`, `time` and the values by name.
 Record: TypeAlias = dict[str, float]
+#: Metrics of consecutive steps by name, each float64 of shape (steps,).
+Columns: TypeAlias = dict[str, np.ndarray]
 
 
 class Position(NamedTuple):
@@ -49,30 +51,56 @@ class Sink(Protocol):
         ...
 
 
-def summarize(metrics: Sequence[Metrics]) -> Record:
-    """The metrics of several steps as one: means weighted by each step's `weight`.
+def fetch(metrics: Sequence[Metrics]) -> Columns:
+    """The metrics of several steps by name, float64 of shape (steps,).
 
-    `weight` itself is the sum, and `learning_rate` that of the last step. A step without weight
-    does not count. This is where the numbers are fetched from the device.
+    This is where numbers are fetched from the device.
 
-    >>> low, high = torch.tensor(1.0), torch.tensor(3.0)
-    >>> summarize([{"loss": low, "weight": high}, {"loss": high, "weight": low}])
-    {'loss': 1.5, 'weight': 4.0}
+    >>> fetch([{"loss": torch.tensor(1.0)}, {"loss": torch.tensor(3.0)}])
+    {'loss': array([1., 3.])}
 
     Raises:
         ShapeError: a metric is not a single number.
         StructureError: the steps do not have the same metrics.
     """
-    names = {tuple(sorted(m)) for m in metrics}
+    _require_one_set({tuple(sorted(m)) for m in metrics})
+    return {name: _column(name, [m[name] for m in metrics]) for name in metrics[0]}
+
+
+def joined(earlier: Columns, later: Columns) -> Columns:
+    """The columns of earlier and later steps as one; either may be empty.
+
+    Raises:
+        StructureError: they are not of the same metrics.
+    """
+    if not earlier or not later:
+        return {**earlier, **later}
+    _require_one_set({tuple(sorted(earlier)), tuple(sorted(later))})
+    return {name: np.concatenate([earlier[name], column]) for name, column in later.items()}
+
+
+def summarize(columns: Columns) -> Record:
+    """The metrics of several steps as one: means weighted by each step's `weight`.
+
+    `weight` itself is the sum, and `learning_rate` that of the last step. A step without weight
+    does not count.
+
+    >>> low, high = torch.tensor(1.0), torch.tensor(3.0)
+    >>> summarize(fetch([{"loss": low, "weight": high}, {"loss": high, "weight": low}]))
+    {'loss': 1.5, 'weight': 4.0}
+    """
+    steps = len(next(iter(columns.values()), ()))
+    weight = columns.get("weight", np.ones(steps))
+    return {name: _reduce(name, column, weight) for name, column in columns.items()}
+
+
+def _require_one_set(names: set[tuple[str, ...]]) -> None:
     if len(names) > 1:
         raise StructureError(
             "every step has the same metrics",
             f"{sorted(names)}",
             "return a neutral value where one does not apply",
         )
-    columns = {name: _column(name, [m[name] for m in metrics]) for name in metrics[0]}
-    weight = columns.get("weight", np.ones(len(metrics)))
-    return {name: _reduce(name, column, weight) for name, column in columns.items()}
 
 
 def _column(name: str, values: Sequence[torch.Tensor]) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Meta-learning, implicit differentiation and evolution gradients, as pure functions."""
 
+from funcloop._remat import remat
 from funcloop.meta._adapt import Adapted
 from funcloop.meta._anil import anil
 from funcloop.meta._bilevel import bilevel
@@ -14,7 +15,6 @@ from funcloop.meta._metasgd import metasgd
 from funcloop.meta._neumann import neumann
 from funcloop.meta._normal_cg import normal_cg
 from funcloop.meta._protonet import Prototypes, protonet
-from funcloop.meta._remat import remat
 from funcloop.meta._reptile import reptile
 from funcloop.meta._root import custom_fixed_point, custom_root
 from funcloop.meta._solver import SolveInfo, Solver

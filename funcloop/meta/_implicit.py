@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from funcloop import tree
+from funcloop._attach import Tensors, Wanted, attach, halve
 from funcloop._compat import batch_levels, forward_levels, values_are_known
 from funcloop._errors import ConvergenceError, UnsupportedError
 from funcloop._pytree import PyTree
-from funcloop.meta._attach import Tensors, Wanted, attach, halve
 
 
 class LinearSolve(Protocol):

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from funcloop import tree
+from funcloop._attach import detached, halve, refuse_captured
 from funcloop._errors import StructureError
 from funcloop._pytree import PyTree
-from funcloop.meta._attach import detached, halve, refuse_captured
 from funcloop.meta._gmres import gmres
 from funcloop.meta._implicit import implicit
 from funcloop.meta._solver import Solver

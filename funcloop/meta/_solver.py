@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from funcloop import tree
+from funcloop._attach import detached, halve, refuse_captured
 from funcloop._errors import StructureError
 from funcloop._pytree import PyTree
-from funcloop.meta._attach import detached, halve, refuse_captured
 from funcloop.meta._implicit import implicit
 
 #: `v -> A v` on flat vectors of shape (n,).

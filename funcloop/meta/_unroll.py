@@ -9,7 +9,7 @@ from typing import TypeAlias
 from funcloop import tree
 from funcloop._errors import ArgumentError
 from funcloop._pytree import PyTree
-from funcloop.meta._remat import remat as rematerialise
+from funcloop._remat import remat as rematerialise
 
 #: `(state, batch) -> (state, metrics)`, any pytrees of tensors.
 Step: TypeAlias = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
@@ -13,6 +12,7 @@ from funcloop import tree
 from funcloop._errors import ArgumentError, StructureError
 from funcloop._loss import weighted_mean
 from funcloop._purity import no_outer_graph
+from funcloop._sum import combine_all
 from funcloop._types import Batch, Buffers, Estimate, Key, LossFn, Metrics, Params, PyTree, Schedule
 from funcloop.persample._clip import clip_factors, is_number, joint_bound, root
 from funcloop.persample._counted import Counted
@@ -28,7 +28,11 @@ MaxNorm: TypeAlias = "float | Tensor | Schedule | PyTree"
 
 
 class Clipped:
-    """What `clipped` returns: a GradFn with the bound it keeps."""
+    """What `clipped` returns: a GradFn with the bound it keeps.
+
+    Attributes:
+        unit_axis: As given to `clipped`; accumulation looks at it, lest it cut a unit in two.
+    """
 
     def __init__(
         self,
@@ -45,7 +49,7 @@ class Clipped:
         self._loss_fn, self._max_norm, self._engine = loss_fn, max_norm, engine_of(engine)
         self._per_layer, self._normalize = per_layer, normalize
         self._inside = _choice("weight", weight, ("outside", "inside")) == "inside"
-        self._unit_axis, self._microbatch = unit_axis, microbatch
+        self.unit_axis, self._microbatch = unit_axis, microbatch
         self._on_nonfinite = _choice("on_nonfinite", on_nonfinite, ("propagate", "skip", "raise"))
         self._scheduled = callable(max_norm)
         for path, bound in [] if self._scheduled else tree.items(max_norm):
@@ -113,7 +117,7 @@ class Clipped:
                 estimate, sound = self._estimate(units, params, bounds)
                 estimates.append(estimate)
                 finite.append(sound)
-            estimate = functools.reduce(Estimate.combine, estimates)
+            estimate = combine_all(estimates)
             sound = torch.cat(finite)
         if self._on_nonfinite == "raise":
             refuse_nonfinite(sound)
@@ -131,7 +135,7 @@ class Clipped:
             buffers,
             batch,
             key,
-            self._unit_axis,
+            self.unit_axis,
             self._microbatch,
         )
 

@@ -51,6 +51,8 @@ def test_where_a_run_ends():
     assert run(steps=12, epochs=1).position == Position(5, 1, 0)
     assert run(steps=2, epochs=9).position == Position(2, 0, 2)
     assert run(steps=0).position == Position()
+    assert run(steps=5).position == run(epochs=1).position == Position(5, 1, 0)
+    assert run(steps=10, position=Position(5, 1, 0)).position == Position(10, 2, 0)
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
@@ -65,7 +67,7 @@ def test_a_run_may_be_cut_anywhere(data: object, cut: int):
     first = fit(ZERO, step, data, steps=cut, progress=False)  # type: ignore[arg-type]
     rest = fit(first.state, step, data, steps=12, position=first.position, progress=False)  # type: ignore[arg-type]
     assert torch.equal(rest.state, whole.state)
-    assert rest.position.step == whole.position.step
+    assert rest.position == whole.position
 
 
 def test_a_data_loader_and_data_with_a_number_called_epoch():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from funcloop.loop._jsonl import JsonLines, read_records
+from funcloop.loop._record import Record
 
 
-def write(path: Path, *records: dict[str, float], step: int = 0) -> None:
-    sink = JsonLines(path, step)
+def write(path: Path, *records: Record, kept: Sequence[Record] = ()) -> None:
+    sink = JsonLines(path, kept)
     for record in records:
         sink.write(record)
     sink.close()
@@ -50,15 +52,9 @@ def test_a_new_run_begins_the_file_anew(tmp_path: Path):
     assert read_records(path) == [{"step": 2}]
 
 
-def test_a_run_taken_up_drops_what_came_after_its_position(tmp_path: Path):
+def test_a_run_taken_up_keeps_what_it_had(tmp_path: Path):
     path = tmp_path / "metrics.jsonl"
     write(path, {"step": 1}, {"step": 2}, {"step": 3})
-    write(path, {"step": 3, "again": 1.0}, step=2)
+    write(path, {"step": 3, "again": 1.0}, kept=read_records(path)[:2])
     assert read_records(path) == [{"step": 1}, {"step": 2}, {"step": 3, "again": 1.0}]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.jsonl"]
-
-
-def test_a_run_taken_up_in_another_folder(tmp_path: Path):
-    path = tmp_path / "metrics.jsonl"
-    write(path, {"step": 8}, step=7)
-    assert read_records(path) == [{"step": 8}]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from funcloop._errors import ShapeError, StructureError
-from funcloop.loop._record import Position, prefixed, summarize
+from funcloop.loop._record import Position, fetch, prefixed, summarize
 
 
 def metrics(**values: float) -> dict[str, torch.Tensor]:
@@ -22,45 +22,45 @@ def metrics(**values: float) -> dict[str, torch.Tensor]:
 def test_steps_of_any_size_give_the_mean_over_all_examples(batches: list[list[float]]):
     steps = [metrics(loss=sum(b) / len(b), weight=len(b)) for b in batches]
     examples = [value for batch in batches for value in batch]
-    record = summarize(steps)
+    record = summarize(fetch(steps))
     assert record["loss"] == pytest.approx(sum(examples) / len(examples), abs=1e-12)
     assert record["weight"] == len(examples)
 
 
 def test_a_step_without_weight_does_not_count():
     steps = [metrics(loss=math.nan, weight=0), metrics(loss=2, weight=3)]
-    assert summarize(steps) == {"loss": 2.0, "weight": 3.0}
-    assert summarize(steps[:1]) == {"loss": 0.0, "weight": 0.0}
+    assert summarize(fetch(steps)) == {"loss": 2.0, "weight": 3.0}
+    assert summarize(fetch(steps[:1])) == {"loss": 0.0, "weight": 0.0}
 
 
 def test_without_weights_steps_count_alike():
-    assert summarize([metrics(loss=1), metrics(loss=2)]) == {"loss": 1.5}
+    assert summarize(fetch([metrics(loss=1), metrics(loss=2)])) == {"loss": 1.5}
 
 
 def test_the_learning_rate_is_that_of_the_last_step():
     steps = [metrics(learning_rate=0.1, weight=9), metrics(learning_rate=0.2, weight=1)]
-    assert summarize(steps)["learning_rate"] == 0.2
+    assert summarize(fetch(steps))["learning_rate"] == 0.2
 
 
 def test_nan_and_python_numbers_are_kept():
-    assert math.isnan(summarize([metrics(loss=math.nan), metrics(loss=1)])["loss"])
-    assert summarize([{"loss": 2, "weight": 4}]) == {"loss": 2.0, "weight": 4.0}
+    assert math.isnan(summarize(fetch([metrics(loss=math.nan), metrics(loss=1)]))["loss"])
+    assert summarize(fetch([{"loss": 2, "weight": 4}])) == {"loss": 2.0, "weight": 4.0}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64])
 def test_any_dtype(dtype: torch.dtype, device: torch.device):
     value = torch.tensor(3, dtype=dtype, device=device)
-    assert summarize([{"loss": value}, {"loss": value}]) == {"loss": 3.0}
+    assert summarize(fetch([{"loss": value}, {"loss": value}])) == {"loss": 3.0}
 
 
 def test_a_vector_is_refused():
     with pytest.raises(ShapeError, match=r"single numbers: loss of shape \(2,\).*average it"):
-        summarize([{"loss": torch.ones(2)}])
+        summarize(fetch([{"loss": torch.ones(2)}]))
 
 
 def test_metrics_that_come_and_go_are_refused():
     with pytest.raises(StructureError, match="every step has the same metrics"):
-        summarize([metrics(loss=1), metrics(loss=1, extra=2)])
+        summarize(fetch([metrics(loss=1), metrics(loss=1, extra=2)]))
 
 
 def test_position_counts():

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch._functorch.compile_utils import fx_graph_cse
 
+from funcloop import _remat
 from funcloop._compat import trace_flat
-from funcloop.meta import _remat, unroll
+from funcloop.meta import unroll
 
 ROWS, WIDTH = 1000, 4
 

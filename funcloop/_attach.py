@@ -9,10 +9,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from funcloop import tree
 from funcloop._compat import in_forward_mode, wrapper_chain
 from funcloop._errors import UnsupportedError
-from funcloop._pytree import PyTree, Structure
+from funcloop._pytree import PyTree, Structure, flatten, unflatten
 
 Tensors = Sequence[Tensor]
 #: One flag for each leaf.
@@ -134,13 +133,13 @@ class Halves(NamedTuple):
     def join(self, leaves: Tensors, constants: Tensors) -> PyTree:
         """The tree with these leaves and constants."""
         parts = (leaves, constants)
-        return tree.unflatten(
+        return unflatten(
             self.structure, [n if part > 1 else parts[part][n] for part, n in self.places]
         )
 
 
 def halve(value: PyTree) -> Halves:
-    flat, structure = tree.flatten(value)
+    flat, structure = flatten(value)
     found: tuple[list[Tensor], list[Tensor]] = [], []
     places: list[tuple[int, Any]] = []
     for leaf in flat:
