@@ -1,9 +1,6 @@
-"""The factor that clips a gradient to a norm, and bounds taken together."""
+"""The factor that clips a gradient to a norm."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -31,22 +28,3 @@ def clip_factors(norms: Tensor, max_norm: float | Tensor, normalize: bool) -> Te
     else:
         factors = torch.where(norms > max_norm, scaled, 1)
     return torch.where(norms.isfinite() & (max_norm > 0), factors, torch.nan)
-
-
-def is_number(bound: object) -> bool:
-    """Whether it is one bound, and not a tree of them."""
-    return isinstance(bound, (int, float)) or (isinstance(bound, Tensor) and bound.ndim == 0)
-
-
-def joint_bound(bounds: Sequence[float | Tensor]) -> float | Tensor:
-    """The norm of a gradient whose tensors each have the norm that bounds them.
-
-    >>> round(joint_bound([1.0] * 8), 4)
-    2.8284
-    """
-    tensors = [b for b in bounds if isinstance(b, Tensor)]
-    if not tensors:
-        return math.hypot(*bounds)  # type: ignore[arg-type]  # numbers
-    return torch.linalg.vector_norm(
-        torch.stack([torch.as_tensor(b).to(tensors[0]) for b in bounds])
-    )

@@ -24,10 +24,6 @@ from funcloop.persample._numbers import (
 from funcloop.persample._rows import Rows
 
 
-#: Matrix units take so many rows and columns at a time; a smaller product costs as much.
-_TILE = 16
-
-
 class Outer:
     """Sums of outer products in G groups: `gradient[n, g] = left[n, g]^T right[n, g]`.
 
@@ -124,14 +120,12 @@ class Outer:
         return self._rows
 
     def _gram_is_cheaper(self) -> bool:
-        """Counted, beyond what both need (both factors read once, and one product of them).
+        """Counted: two Gram matrices, against writing the gradients once and reading them twice.
 
-        Gram matrices: two products, in tiles; the matrices written once and read twice; then both
-        factors read again, one of them scaled. Materialised: the gradients written once and read
-        twice, for the norm and for the weighted sum.
+        That a Gram matrix reads both factors once more is not counted: the gradients of all layers
+        are held together, so their bytes come from farther away. With it the 512 x 128 weights of
+        an encoder are materialised, and its clipped gradient goes from 1.18 to 1.44 of a plain one.
         """
         _, a, b = self.groups
         t, move = self._left.shape[2], cost_of_number(self._left)
-        tiled = -(-t // _TILE) * _TILE
-        gram = 2 * tiled * tiled * (a + b) + (3 * t * t + t * (a + b) + 2 * t * min(a, b)) * move
-        return gram < 3 * a * b * move
+        return 2 * t * t * (a + b) + 3 * t * t * move < 3 * a * b * move

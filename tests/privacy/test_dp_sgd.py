@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from funcloop import optim, persample, privacy, random
 from funcloop._errors import ArgumentError, StructureError
 from funcloop.compile import jit
-from funcloop.estimators import Aux
+from funcloop.estimators import Aux, accumulate
 from funcloop.stateless import stateless
 from funcloop.step import TrainState, train_step
 from tests.cases import MLP, classification
@@ -237,6 +237,7 @@ def test_noise_is_added_before_the_sum_is_rounded():
     for grad_fn in (
         privacy.dp_sgd(linear_loss, max_norm=1.0, **options),
         privacy.noised(persample.clipped(linear_loss, 1.0), **options),
+        privacy.noised(accumulate(persample.clipped(linear_loss, 1.0), 3), **options),
     ):
         grads = grad_fn(params, {}, x, KEY).grads["w"]
         assert grads.dtype is torch.bfloat16
