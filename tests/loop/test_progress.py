@@ -14,13 +14,23 @@ def test_what_stands_beside_the_bar(monkeypatch: pytest.MonkeyPatch):
     bar = ProgressBar(10)
     bar.write(
         {
-            **{"step": 1, "epoch": 0, "time": 0.1, "examples_per_second": 12345.6},
-            **{"train/loss": 0.12345, "train/learning_rate": 3e-4, "train/grad_norm": 1.0},
-            **{"data_wait": 0.031, "memory_bytes": 1.5 * 2**30},
+            "step": 1,
+            "epoch": 0,
+            "time": 0.1,
+            "examples_per_second": 12345.6,
+            "train/loss": 0.12345,
+            "train/learning_rate": 3e-4,
+            "train/grad_norm": 1.0,
+            "data_wait": 0.031,
+            "memory_bytes": 1.5 * 2**30,
         }
     )
     bar.close()
     assert shown == {
-        **{"loss": "0.123", "lr": "0.0003", "|grad|": "1", "ex/s": "12,346"},
-        **{"data": "3%", "GiB": "1.50"},
+        "loss": "0.123",
+        "lr": "0.0003",
+        "|grad|": "1",
+        "ex/s": "12,346",
+        "data": "3%",
+        "GiB": "1.50",
     }
