@@ -3,7 +3,17 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from funcloop import compile, estimators, loop, optim, random, schedules, step, tree
+from funcloop import (
+    compile,
+    estimators,
+    loop,
+    optim,
+    precision,
+    random,
+    schedules,
+    step,
+    tree,
+)
 from funcloop._errors import FuncloopError
 from funcloop._types import Aux, Estimate, GradFn, LossFn, Schedule, Transform
 from funcloop.compile import jit
@@ -37,6 +47,7 @@ __all__ = [
     "ops",
     "optim",
     "persample",
+    "precision",
     "privacy",
     "random",
     "schedules",

@@ -66,11 +66,15 @@ def transforming() -> bool:
         torch_functorch.peek_interpreter_stack() is not None
         or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
         or torch.compiler.is_compiling()
-        or any(not isinstance(mode, DeviceContext) for mode in _function_modes())
+        or any(not isinstance(mode, DeviceContext) for mode in function_modes())
     )
 
 
-def _function_modes() -> Iterator[Any]:
+def function_modes() -> Iterator[Any]:
+    """The torch function modes around us, from the outside inwards.
+
+    Why private: torch has no public way to look at the stack of modes.
+    """
     for place in range(torch._C._len_torch_function_stack()):
         yield torch._C._get_function_stack_at(place)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from funcloop._attach import Halves, Tensors, Wanted, attach, detached, halve, refuse_captured
 from funcloop._barrier import barrier
 from funcloop._compat import forward_levels
+from funcloop._purity import surroundings
 from funcloop._pytree import PyTree
 
 #: `(leaves, constants) -> outputs`, all floating but the constants.
@@ -23,7 +24,8 @@ def remat(f: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
     Works where `torch.utils.checkpoint` does not: inside torch.func's `grad`, `vmap`, `jvp` and
     their nestings, and inside one compiled graph, where a barrier keeps the compiler from merging
-    the recomputation with the original.
+    the recomputation with the original. It recomputes under the same autocast and policy, and
+    draws the same random numbers, where they come from a key or a route.
 
     Args:
         f: A pure function of pytrees. Tensors that it captures are constants.
@@ -44,12 +46,14 @@ def remat(f: Callable[..., PyTree]) -> Callable[..., PyTree]:
             return f(*args)  # forward mode keeps nothing, and torch nests no jvp of Functions
         given = halve(args)
         kept: list[Halves] = []
+        around = surroundings()
 
         def floating(leaves: Tensors, constants: Tensors) -> tuple[Tensor, ...]:
-            made = halve(f(*given.join(leaves, constants)))
-            if not kept:  # a recomputation has a graph, and would be held until the very end
-                kept.append(made)
-            return tuple(made.leaves)
+            if kept:  # a recomputation has a graph, and would be held until the very end
+                with around():
+                    return tuple(halve(f(*given.join(leaves, constants))).leaves)
+            kept.append(halve(f(*given.join(leaves, constants))))
+            return tuple(kept[0].leaves)
 
         outputs = _recomputed(floating, given.leaves, given.constants)
         (made,) = kept

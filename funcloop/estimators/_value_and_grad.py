@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
-from funcloop import tree
-from funcloop._errors import ShapeError
-from funcloop._loss import evaluate_loss, weighted_mean, weights_of
-from funcloop._purity import no_outer_graph
+from funcloop._gradient import mean_gradient
 from funcloop._types import Batch, Buffers, Estimate, GradFn, Key, LossFn, Params
 
 
@@ -39,30 +33,6 @@ def value_and_grad(loss_fn: LossFn) -> GradFn:
     """
 
     def grad_fn(params: Params, buffers: Buffers, batch: Batch, key: Key) -> Estimate:
-        leaves, structure = tree.flatten(params)
-        _check_floating(params)
-
-        def mean_loss(leaves: list[Tensor]) -> tuple[Tensor, tuple[Buffers, dict, Tensor]]:
-            params = tree.unflatten(structure, leaves)
-            losses, aux = evaluate_loss(loss_fn, params, buffers, batch, key)
-            weight = weights_of(losses, aux)
-            metrics = {name: weighted_mean(m, weight) for name, m in aux.metrics.items()}
-            return weighted_mean(losses, weight), (aux.buffers, metrics, weight.sum())
-
-        with no_outer_graph():
-            gradient = torch.func.grad_and_value(mean_loss, has_aux=True)
-            grads, (loss, (buffers, metrics, weight)) = gradient(leaves)
-        return Estimate(tree.unflatten(structure, grads), loss, buffers, metrics, weight)
+        return mean_gradient(loss_fn, params, buffers, batch, key)
 
     return grad_fn
-
-
-def _check_floating(params: Params) -> None:
-    for leaf in tree.leaves(params):
-        if not (leaf.is_floating_point() or leaf.is_complex()):
-            wrong = [f"{p} is {x.dtype}" for p, x in tree.items(params) if x is leaf]
-            raise ShapeError(
-                "a gradient is taken with respect to floating params",
-                wrong[0],
-                "keep it in buffers",
-            )

@@ -62,7 +62,10 @@ class Outer:
         if self._rows is not None:
             return Dense(self._rows).weighted(coefficients, mask).reshape(self._shape)
         left, right = factor_dtype(self._left), factor_dtype(self._right)
-        c = coefficients[:, None, None, None].to(left.dtype)
+        # Under autocast the input was recorded before its cast, and the output gradient after it.
+        dtype = torch.promote_types(left.dtype, right.dtype)
+        left, right = left.to(dtype), right.to(dtype)
+        c = coefficients[:, None, None, None].to(dtype)
         if left.shape[3] <= right.shape[3]:
             left = left * c
         else:

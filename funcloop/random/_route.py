@@ -82,6 +82,12 @@ class route(TorchFunctionMode):  # a context manager is called like a function
             return func(*args, **kwargs) if kwargs else func(*args)
         return rule(self, func, *args, **kwargs or {})
 
+    def again(self) -> route:
+        """A route that goes on from here with the same keys, for what is repeated later."""
+        repeated = route(self._key)
+        repeated._taken, repeated._ahead = self._taken, list(self._ahead)
+        return repeated
+
     def take(self, func: Function, device: torch.device) -> Key:
         """The key of the next call, on `device`."""
         if self._key is None:

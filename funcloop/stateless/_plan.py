@@ -93,9 +93,12 @@ class Plan(NamedTuple):
         """All leaves by name.
 
         Raises:
-            StructureError: a name is missing, unknown, or in both.
+            StructureError: a name is missing, unknown, or in both, or there are no names.
         """
-        values = {**buffers, **params}
+        try:
+            values = {**buffers, **params}
+        except TypeError:
+            raise _no_names(params, buffers) from None
         if len(values) != len(params) + len(buffers) or values.keys() != self.names:
             self._explain_names(params, buffers, values)
         return values
@@ -240,3 +243,12 @@ def _recurrent(modules: tuple[nn.Module, ...]) -> Iterator[Recurrent]:
             # parametrized weights are computed at each call, and torch packs the list itself
             if all(name in module._parameters for name in names):
                 yield Recurrent(vars(module), module._parameters, names)
+
+
+def _no_names(params: Any, buffers: Any) -> StructureError:
+    return StructureError(
+        "params and buffers are dicts by name",
+        f"params are a {type(params).__name__}, buffers a {type(buffers).__name__}",
+        "give the dicts; where a gradient function keeps something of its own beside the buffers, "
+        "such as a loss scale or a count, use that gradient function with it",
+    )

@@ -20,7 +20,7 @@ class TrainState(NamedTuple):
         buffers: Running statistics and frozen parameters.
         opt_state: The optimizer's state.
         key: The run's key, shape (2,); step `n` draws from `fold_in(key, n)`.
-        loss_scale: The state of a loss scale where one is used, otherwise ().
+        loss_scale: A loss scale where one is used (`precision.dynamic()`), otherwise ().
     """
 
     step: Tensor
@@ -53,6 +53,7 @@ class TrainState(NamedTuple):
         leaves = tree.leaves(params)
         device = leaves[0].device if leaves else key.device
         step = torch.zeros((), dtype=torch.int64, device=device)
+        loss_scale = tree.map(lambda x: x.to(device), loss_scale)
         state = cls(step, params, buffers, tx.init(params), key.to(device), loss_scale)
         # Transforms may keep the params themselves (a slow copy), and a donated leaf stands once.
         return tree.map(lambda x: x.detach().clone(), state)

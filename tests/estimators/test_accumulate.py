@@ -91,11 +91,11 @@ def test_b12_low_precision_gradients_are_added_in_float32() -> None:
 
     def grad_fn(params: Any, buffers: Any, batch: Tensor, key: Any) -> Estimate:
         one = torch.ones(())
-        return Estimate(batch[0], batch[0].float(), {"b": batch[0]}, {}, one)
+        return Estimate(batch, batch[0].float(), {"b": batch}, {}, one)
 
     values = torch.ones(257, dtype=torch.bfloat16)
     values[0] = 256
-    estimate = accumulate(grad_fn, 257)(values[0], {}, values, KEY)
+    estimate = accumulate(grad_fn, 257)(values[:1], {}, values, KEY)
     assert estimate.grads.dtype is torch.bfloat16
     assert estimate.grads == torch.tensor(512 / 257, dtype=torch.bfloat16)
     assert estimate.loss == torch.tensor(512 / 257)
