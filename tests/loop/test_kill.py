@@ -3,8 +3,10 @@ with the bits of a run that nobody killed."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,14 +18,21 @@ ROOT = Path(__file__).parents[2]
 def killed(folder: Path, *kills: int) -> dict[str, dict[str, int]]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with (folder / "output.txt").open("w") as output:  # orphaned workers would keep a pipe open
-        done = subprocess.run(
+        program = subprocess.Popen(
             [sys.executable, str(PROGRAM), str(folder), *map(str, kills)],
             env=environment,
             stdout=output,
             stderr=output,
-            check=False,
+            start_new_session=True,
         )
-    assert done.returncode == 0, (folder / "output.txt").read_text()
+        try:
+            program.wait()
+        finally:
+            # A worker whose parent is killed before it has looked for it never ends by itself.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+            program.wait()
+    assert program.returncode == 0, (folder / "output.txt").read_text()
     return json.loads((folder / "report.json").read_text())
 
 
