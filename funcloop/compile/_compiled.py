@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
 from funcloop._errors import StructureError
 from funcloop._pytree import Structure
+from funcloop.compile._backend import Backend
 from funcloop.compile._compiled_graph import CompiledGraph, compile_traced
 from funcloop.compile._package import load_package, save_package
 from funcloop.compile._progress import compiling
@@ -30,12 +31,13 @@ class Lowered:
         leaves: Sequence[Any],
         structure: Structure | str,
         donated: list[tuple[int, int]],
-        backend: str | Callable[..., Any],
+        backend: Backend,
+        options: Mapping[str, Any],
     ) -> None:
         self._name = name
         self.traced = traced
         self._kind = signature(leaves, structure)
-        self._rest = leaves, structure, donated, backend
+        self._rest = leaves, structure, donated, backend, options
 
     def compile(self) -> Compiled:
         """Compile the graph."""

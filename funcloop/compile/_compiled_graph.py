@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from funcloop._compat import compile_graph
 from funcloop._errors import TraceError
 from funcloop._pytree import Structure, paths_of
+from funcloop.compile._backend import Backend, Code, compile_code
 from funcloop.compile._dispatch import Dispatch
 from funcloop.compile._donation import Donated, Lost, check_unaliased, fresh_alias, spend
 from funcloop.compile._graph import prepare
@@ -22,7 +22,7 @@ class CompiledGraph(NamedTuple):
     """What a jitted function keeps for one kind of arguments.
 
     Attributes:
-        call: Takes the tensor leaves, returns the outputs that are not donated.
+        call: Takes the tensor leaves in a list, returns the outputs that are not donated.
         inputs: Places of the tensor leaves among all leaves.
         constants: Leaves of the result, None where a tensor goes.
         kept: Places in the result of what `call` returns.
@@ -34,7 +34,7 @@ class CompiledGraph(NamedTuple):
         build: Puts the result together.
     """
 
-    call: Callable[..., Sequence[Tensor]]
+    call: Code
     inputs: list[int]
     constants: list[Any]
     kept: list[int]
@@ -61,7 +61,7 @@ class CompiledGraph(NamedTuple):
         result = list(self.constants)
         try:
             with torch.no_grad():
-                outputs = self.call(*[leaves[i] for i in self.inputs])
+                outputs = self.call([leaves[i] for i in self.inputs])
                 for place, output in zip(self.kept, outputs, strict=True):
                     result[place] = output
                 for i, place in self.donated:
@@ -80,7 +80,8 @@ def compile_traced(
     leaves: Sequence[Any],
     structure: Structure | str,
     donated: list[tuple[int, int]],
-    backend: str | Callable[..., Any],
+    backend: Backend,
+    options: Mapping[str, Any],
 ) -> CompiledGraph:
     """Compile a traced function.
 
@@ -90,13 +91,14 @@ def compile_traced(
         structure: Their structure.
         donated: Pairs (place among the leaves, place in the result).
         backend: A torch.compile backend.
+        options: Settings of Inductor.
     """
     outputs = [o for o, constant in enumerate(traced.constants) if constant is None]
     flat_output = {place: number for number, place in enumerate(outputs)}
     flat_input = {place: number for number, place in enumerate(_tensor_places(leaves))}
     kept = prepare(traced.graph, [(flat_input[i], flat_output[o]) for i, o in donated])
     return assemble(
-        compile_graph(traced.graph, traced.fakes, backend),
+        compile_code(traced.graph, traced.fakes, backend, options),
         leaves,
         structure,
         traced.output,
@@ -108,7 +110,7 @@ def compile_traced(
 
 
 def assemble(
-    call: Callable[..., Sequence[Tensor]],
+    call: Code,
     leaves: Sequence[Any],
     structure: Structure | str,
     result: Structure | str,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from funcloop._compat import transforming
 from funcloop._pytree import Structure, unflatten
+from funcloop.compile._backend import Backend
 from funcloop.compile._check import CHECKED_CALLS, check_equal, expected
 from funcloop.compile._compiled import Lowered
 from funcloop.compile._compiled_graph import CompiledGraph
@@ -18,7 +19,6 @@ from funcloop.compile._trace import trace
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Backend = str | Callable[..., Any]
 
 
 class Jitted(Generic[P, R]):
@@ -30,6 +30,7 @@ class Jitted(Generic[P, R]):
         donate: tuple[int, ...],
         static: tuple[int | str, ...],
         backend: Backend,
+        options: Mapping[str, Any] | None,
         debug: bool,
     ) -> None:
         functools.update_wrapper(self, f)
@@ -37,6 +38,7 @@ class Jitted(Generic[P, R]):
         self._donate = donate
         self._static = static
         self._backend = backend
+        self._options = dict(options or {})
         self._to_check = CHECKED_CALLS if debug else 0
         self._graphs: dict[Signature, CompiledGraph] = {}
         self._last: CompiledGraph | None = None
@@ -86,7 +88,9 @@ class Jitted(Generic[P, R]):
         traced = trace(self._call_unmarked, leaves, structure)
         args, _ = unflatten(structure, leaves)
         donated = match_arguments(args, self._donate, traced.fake_output)
-        return Lowered(self._name(), traced, leaves, structure, donated, self._backend)
+        return Lowered(
+            self._name(), traced, leaves, structure, donated, self._backend, self._options
+        )
 
     def _run_checked(
         self, compiled: CompiledGraph, leaves: Sequence[Any], structure: Structure | str
@@ -118,6 +122,7 @@ def jit(
     donate: int | Sequence[int] = (),
     static: int | str | Sequence[int | str] = (),
     backend: Backend = "inductor",
+    options: Mapping[str, Any] | None = None,
     debug: bool = False,
 ) -> Jitted[P, R]: ...
 
@@ -128,6 +133,7 @@ def jit(
     donate: int | Sequence[int] = (),
     static: int | str | Sequence[int | str] = (),
     backend: Backend = "inductor",
+    options: Mapping[str, Any] | None = None,
     debug: bool = False,
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
@@ -138,6 +144,7 @@ def jit(
     donate: int | Sequence[int] = (),
     static: int | str | Sequence[int | str] = (),
     backend: Backend = "inductor",
+    options: Mapping[str, Any] | None = None,
     debug: bool = False,
 ) -> Any:
     """Compile a pure function of pytrees; also a decorator.
@@ -157,6 +164,7 @@ def jit(
             when used again.
         static: Positions or names of arguments that are constants of the graph (hashable).
         backend: A torch.compile backend: `inductor`, or `aot_eager` to skip code generation.
+        options: Settings of Inductor (names of `torch._inductor.config`).
         debug: Run the plain function beside the compiled one for the first three calls, and name
             the first output that differs beyond rounding.
 
@@ -183,5 +191,5 @@ def jit(
     positions = (donate,) if isinstance(donate, int) else tuple(donate)
     constants = (static,) if isinstance(static, (int, str)) else tuple(static)
     if f is None:
-        return lambda g: Jitted(g, positions, constants, backend, debug)
-    return Jitted(f, positions, constants, backend, debug)
+        return lambda g: Jitted(g, positions, constants, backend, options, debug)
+    return Jitted(f, positions, constants, backend, options, debug)
