@@ -13,6 +13,7 @@ from funcloop._pytree import Structure, paths_of
 from funcloop.compile._backend import Backend, Code, compile_code
 from funcloop.compile._dispatch import Dispatch
 from funcloop.compile._donation import Donated, Lost, check_unaliased, fresh_alias, spend
+from funcloop.compile._dynamic import Dynamic
 from funcloop.compile._graph import prepare
 from funcloop.compile._straight import Builder, builder
 from funcloop.compile._trace import Traced
@@ -30,6 +31,7 @@ class CompiledGraph(NamedTuple):
         others: Places of the tensor leaves that are not donated.
         paths: The path of each donated leaf.
         captured: Tensors held as constants, each with the version that was traced.
+        dynamic: The leading dimension that is a symbol of the graph, if one is.
         dispatch: Takes arguments of just this kind apart, quickly.
         build: Puts the result together.
     """
@@ -42,6 +44,7 @@ class CompiledGraph(NamedTuple):
     others: list[int]
     paths: list[str]
     captured: list[tuple[Tensor, int]]
+    dynamic: Dynamic | None
     dispatch: Dispatch
     build: Builder
 
@@ -82,6 +85,7 @@ def compile_traced(
     donated: list[tuple[int, int]],
     backend: Backend,
     options: Mapping[str, Any],
+    dynamic: Dynamic | None,
 ) -> CompiledGraph:
     """Compile a traced function.
 
@@ -92,6 +96,7 @@ def compile_traced(
         donated: Pairs (place among the leaves, place in the result).
         backend: A torch.compile backend.
         options: Settings of Inductor.
+        dynamic: The leading dimension that is a symbol of the graph, if one is.
     """
     outputs = [o for o, constant in enumerate(traced.constants) if constant is None]
     flat_output = {place: number for number, place in enumerate(outputs)}
@@ -106,6 +111,7 @@ def compile_traced(
         [outputs[o] for o in kept],
         donated,
         traced.captured,
+        dynamic,
     )
 
 
@@ -118,6 +124,7 @@ def assemble(
     kept: list[int],
     donated: list[tuple[int, int]],
     captured: Sequence[Tensor],
+    dynamic: Dynamic | None = None,
 ) -> CompiledGraph:
     """What surrounds compiled code; `result` is the structure of what the function returns."""
     given = {i for i, _ in donated}
@@ -132,7 +139,8 @@ def assemble(
         others=[i for i in inputs if i not in given],
         paths=[paths[i] for i, _ in donated],
         captured=[(tensor, tensor._version) for tensor in captured],
-        dispatch=Dispatch(leaves, structure),
+        dynamic=dynamic,
+        dispatch=Dispatch(leaves, structure, dynamic),
         build=builder(result),
     )
 
