@@ -12,7 +12,7 @@ from torch import Tensor
 
 import funcloop as fl
 
-STEPS = 1000
+STEPS = 2000
 
 
 def step(state: Tensor, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
