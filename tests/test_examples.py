@@ -45,6 +45,27 @@ def test_digits(
     assert len((out / "metrics.jsonl").read_text().splitlines()) > 6
 
 
+def test_digits_in_bfloat16_and_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    arguments = ("--steps", "24", "--no-jit", "--precision", "bf16", "--accumulate", "4")
+    run("digits.py", *arguments, "--out", str(tmp_path), monkeypatch=monkeypatch)
+    (accuracy,) = re.findall(r"test accuracy: ([\d.]+)", capsys.readouterr().out)
+    assert float(accuracy) > 0.8
+
+
+def test_char_gpt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    arguments = ("--steps", "3", "--width", "16", "--sample", "20", "--no-jit")
+    run("char_gpt.py", *arguments, "--out", str(tmp_path), monkeypatch=monkeypatch)
+    printed = capsys.readouterr().out
+    (bits, one, two) = map(float, re.findall(r"(?:character:|characters|pairs) (\d\.\d+)", printed))
+    assert two < one < bits < 8
+    assert len(re.findall(r"^def .{20}", printed, re.DOTALL | re.MULTILINE)) == 1
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_maml_sine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

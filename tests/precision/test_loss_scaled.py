@@ -41,9 +41,7 @@ def slope_loss(params: Any, buffers: Any, batch: Any, key: Any) -> Any:
 
 def start(tx: Any, loss_scale: Any, params: Any = None) -> TrainState:
     params = torch.zeros(2) if params is None else params
-    return TrainState.create(
-        params, {"calls": torch.tensor(0)}, tx, key=KEY, loss_scale=loss_scale
-    )
+    return TrainState.create(params, {"calls": torch.tensor(0)}, tx, key=KEY, loss_scale=loss_scale)
 
 
 @pytest.mark.parametrize("scale", [1024.0, 1.0, 65536.0])
