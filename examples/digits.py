@@ -90,8 +90,9 @@ def main() -> None:
         epochs=None if args.steps else EPOCHS,
         evaluate=evaluate,
         log_dir=args.out,
+        config=vars(args),
     )
-    print(f"curves: {args.out / 'curves.png'}")
+    print(f"curves: {args.out / 'curves.png'}  report: {args.out / 'report.html'}")
     print(f"test accuracy: {evaluate(result.state)['accuracy']:.4f}", end="  ")
     print(f"({result.position.step} steps in {time.perf_counter() - began:.1f} s)")
 

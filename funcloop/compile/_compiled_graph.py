@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from funcloop._compat import compile_graph
 from funcloop._errors import TraceError
 from funcloop._pytree import Structure, paths_of
+from funcloop.compile._backend import Backend, Code, compile_code
 from funcloop.compile._dispatch import Dispatch
 from funcloop.compile._donation import Donated, Lost, check_unaliased, fresh_alias, spend
+from funcloop.compile._dynamic import Dynamic
 from funcloop.compile._graph import prepare
 from funcloop.compile._straight import Builder, builder
 from funcloop.compile._trace import Traced
@@ -22,7 +23,7 @@ class CompiledGraph(NamedTuple):
     """What a jitted function keeps for one kind of arguments.
 
     Attributes:
-        call: Takes the tensor leaves, returns the outputs that are not donated.
+        call: Takes the tensor leaves in a list, returns the outputs that are not donated.
         inputs: Places of the tensor leaves among all leaves.
         constants: Leaves of the result, None where a tensor goes.
         kept: Places in the result of what `call` returns.
@@ -30,11 +31,12 @@ class CompiledGraph(NamedTuple):
         others: Places of the tensor leaves that are not donated.
         paths: The path of each donated leaf.
         captured: Tensors held as constants, each with the version that was traced.
+        dynamic: The leading dimension that is a symbol of the graph, if one is.
         dispatch: Takes arguments of just this kind apart, quickly.
         build: Puts the result together.
     """
 
-    call: Callable[..., Sequence[Tensor]]
+    call: Code
     inputs: list[int]
     constants: list[Any]
     kept: list[int]
@@ -42,6 +44,7 @@ class CompiledGraph(NamedTuple):
     others: list[int]
     paths: list[str]
     captured: list[tuple[Tensor, int]]
+    dynamic: Dynamic | None
     dispatch: Dispatch
     build: Builder
 
@@ -61,7 +64,7 @@ class CompiledGraph(NamedTuple):
         result = list(self.constants)
         try:
             with torch.no_grad():
-                outputs = self.call(*[leaves[i] for i in self.inputs])
+                outputs = self.call([leaves[i] for i in self.inputs])
                 for place, output in zip(self.kept, outputs, strict=True):
                     result[place] = output
                 for i, place in self.donated:
@@ -80,7 +83,9 @@ def compile_traced(
     leaves: Sequence[Any],
     structure: Structure | str,
     donated: list[tuple[int, int]],
-    backend: str | Callable[..., Any],
+    backend: Backend,
+    options: Mapping[str, Any],
+    dynamic: Dynamic | None,
 ) -> CompiledGraph:
     """Compile a traced function.
 
@@ -90,13 +95,15 @@ def compile_traced(
         structure: Their structure.
         donated: Pairs (place among the leaves, place in the result).
         backend: A torch.compile backend.
+        options: Settings of Inductor.
+        dynamic: The leading dimension that is a symbol of the graph, if one is.
     """
     outputs = [o for o, constant in enumerate(traced.constants) if constant is None]
     flat_output = {place: number for number, place in enumerate(outputs)}
     flat_input = {place: number for number, place in enumerate(_tensor_places(leaves))}
     kept = prepare(traced.graph, [(flat_input[i], flat_output[o]) for i, o in donated])
     return assemble(
-        compile_graph(traced.graph, traced.fakes, backend),
+        compile_code(traced.graph, traced.fakes, backend, options),
         leaves,
         structure,
         traced.output,
@@ -104,11 +111,12 @@ def compile_traced(
         [outputs[o] for o in kept],
         donated,
         traced.captured,
+        dynamic,
     )
 
 
 def assemble(
-    call: Callable[..., Sequence[Tensor]],
+    call: Code,
     leaves: Sequence[Any],
     structure: Structure | str,
     result: Structure | str,
@@ -116,6 +124,7 @@ def assemble(
     kept: list[int],
     donated: list[tuple[int, int]],
     captured: Sequence[Tensor],
+    dynamic: Dynamic | None = None,
 ) -> CompiledGraph:
     """What surrounds compiled code; `result` is the structure of what the function returns."""
     given = {i for i, _ in donated}
@@ -130,7 +139,8 @@ def assemble(
         others=[i for i in inputs if i not in given],
         paths=[paths[i] for i, _ in donated],
         captured=[(tensor, tensor._version) for tensor in captured],
-        dispatch=Dispatch(leaves, structure),
+        dynamic=dynamic,
+        dispatch=Dispatch(leaves, structure, dynamic),
         build=builder(result),
     )
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from funcloop._compat import transforming
 from funcloop._pytree import Structure, unflatten
+from funcloop.compile._arguments import Which, chosen
+from funcloop.compile._backend import Backend
 from funcloop.compile._check import CHECKED_CALLS, check_equal, expected
 from funcloop.compile._compiled import Lowered
 from funcloop.compile._compiled_graph import CompiledGraph
 from funcloop.compile._donation import match_arguments
+from funcloop.compile._dynamic import dynamic_of, leading_places
 from funcloop.compile._retrace import explain_last
 from funcloop.compile._signature import Signature, Static, as_leaves, signature
 from funcloop.compile._trace import trace
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Backend = str | Callable[..., Any]
 
 
 class Jitted(Generic[P, R]):
@@ -28,15 +30,19 @@ class Jitted(Generic[P, R]):
         self,
         f: Callable[P, R],
         donate: tuple[int, ...],
-        static: tuple[int | str, ...],
+        static: frozenset[int | str],
+        dynamic: frozenset[int | str],
         backend: Backend,
+        options: Mapping[str, Any] | None,
         debug: bool,
     ) -> None:
         functools.update_wrapper(self, f)
         self._f = f
         self._donate = donate
         self._static = static
+        self._dynamic = dynamic
         self._backend = backend
+        self._options = dict(options or {})
         self._to_check = CHECKED_CALLS if debug else 0
         self._graphs: dict[Signature, CompiledGraph] = {}
         self._last: CompiledGraph | None = None
@@ -71,22 +77,41 @@ class Jitted(Generic[P, R]):
         return compiled.run(leaves)
 
     def _find(self, leaves: Sequence[Any], structure: Structure | str) -> CompiledGraph:
-        key = signature(leaves, structure)
+        places = leading_places(self._dynamic, leaves, structure)
+        key = signature(leaves, structure, places)
         compiled = self._graphs.get(key)
+        if compiled is not None and compiled.dynamic and not compiled.dynamic.fits(leaves):
+            places, key = (), signature(leaves, structure)  # a size with a graph of its own
+            compiled = self._graphs.get(key)
         if compiled is None:
-            compiled = self._graphs[key] = self._lower(leaves, structure).compile_graph()
+            compiled = self._lower(leaves, structure, places).compile_graph()
+            self._graphs[key] = compiled
         self._last = compiled
         return compiled
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
         """Trace for arguments of this kind, ahead of time; `.compile()` then compiles the graph."""
-        return self._lower(*as_leaves(self._mark_static(args, kwargs)))
+        leaves, structure = as_leaves(self._mark_static(args, kwargs))
+        places = leading_places(self._dynamic, leaves, structure)
+        return self._lower(leaves, structure, places)
 
-    def _lower(self, leaves: Sequence[Any], structure: Structure | str) -> Lowered:
-        traced = trace(self._call_unmarked, leaves, structure)
+    def _lower(
+        self, leaves: Sequence[Any], structure: Structure | str, places: tuple[int, ...]
+    ) -> Lowered:
+        traced = trace(self._call_unmarked, leaves, structure, places)
+        dynamic = dynamic_of(places, traced.fakes, leaves) if places else None
         args, _ = unflatten(structure, leaves)
         donated = match_arguments(args, self._donate, traced.fake_output)
-        return Lowered(self._name(), traced, leaves, structure, donated, self._backend)
+        return Lowered(
+            self._name(),
+            traced,
+            leaves,
+            structure,
+            donated,
+            self._backend,
+            self._options,
+            dynamic,
+        )
 
     def _run_checked(
         self, compiled: CompiledGraph, leaves: Sequence[Any], structure: Structure | str
@@ -116,8 +141,10 @@ def jit(
     f: Callable[P, R],
     *,
     donate: int | Sequence[int] = (),
-    static: int | str | Sequence[int | str] = (),
+    static: Which = None,
+    dynamic: Which = None,
     backend: Backend = "inductor",
+    options: Mapping[str, Any] | None = None,
     debug: bool = False,
 ) -> Jitted[P, R]: ...
 
@@ -126,8 +153,10 @@ def jit(
 def jit(
     *,
     donate: int | Sequence[int] = (),
-    static: int | str | Sequence[int | str] = (),
+    static: Which = None,
+    dynamic: Which = None,
     backend: Backend = "inductor",
+    options: Mapping[str, Any] | None = None,
     debug: bool = False,
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
@@ -136,8 +165,10 @@ def jit(
     f: Callable[..., Any] | None = None,
     *,
     donate: int | Sequence[int] = (),
-    static: int | str | Sequence[int | str] = (),
+    static: Which = None,
+    dynamic: Which = None,
     backend: Backend = "inductor",
+    options: Mapping[str, Any] | None = None,
     debug: bool = False,
 ) -> Any:
     """Compile a pure function of pytrees; also a decorator.
@@ -156,7 +187,11 @@ def jit(
             gets the value of the output subtree of the same structure; the tensors given raise
             when used again.
         static: Positions or names of arguments that are constants of the graph (hashable).
+        dynamic: Positions or names of arguments whose leaves have a leading dimension that is a
+            symbol of the graph, the same for all of them: one graph serves every size from two on.
+            `dynamic="batch"` fits a step and a GradFn. Padding (`loop.batches`) costs no symbol.
         backend: A torch.compile backend: `inductor`, or `aot_eager` to skip code generation.
+        options: Settings of Inductor (names of `torch._inductor.config`).
         debug: Run the plain function beside the compiled one for the first three calls, and name
             the first output that differs beyond rounding.
 
@@ -181,7 +216,9 @@ def jit(
     ({'twice': tensor([2., 4.])}, 1)
     """
     positions = (donate,) if isinstance(donate, int) else tuple(donate)
-    constants = (static,) if isinstance(static, (int, str)) else tuple(static)
-    if f is None:
-        return lambda g: Jitted(g, positions, constants, backend, debug)
-    return Jitted(f, positions, constants, backend, debug)
+
+    def wrap(g: Callable[..., Any]) -> Jitted[..., Any]:
+        constants, sizes = chosen(g, static, "static="), chosen(g, dynamic, "dynamic=")
+        return Jitted(g, positions, constants, sizes, backend, options, debug)
+
+    return wrap if f is None else wrap(f)

@@ -26,6 +26,8 @@ class Accumulated:
         for name in _CARRIED:
             if hasattr(grad_fn, name):
                 setattr(self, name, getattr(grad_fn, name))
+        if hasattr(grad_fn, "unrounded"):  # noise is added to a sum that was never rounded
+            self.unrounded = Accumulated(grad_fn.unrounded, microbatches)  # type: ignore[attr-defined]  # it has one
 
     def __call__(self, params: Params, buffers: Buffers, batch: Batch, key: Key) -> Estimate:
         """The Estimate: see `accumulate`."""

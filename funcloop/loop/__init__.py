@@ -5,6 +5,7 @@ from funcloop.loop._batches import Batches, batches
 from funcloop.loop._epochs import Epochs
 from funcloop.loop._evaluator import evaluator
 from funcloop.loop._fit import FitResult, fit
+from funcloop.loop._histograms import watch_gradients
 from funcloop.loop._image_folder import ImageFolder
 from funcloop.loop._jsonl import read_records
 from funcloop.loop._keyed_sampler import KeyedSampler
@@ -15,6 +16,7 @@ from funcloop.loop._plot import plot_curves
 from funcloop.loop._plot_sweep import plot_sweep
 from funcloop.loop._prefetch import Prefetched, prefetch
 from funcloop.loop._record import Position
+from funcloop.loop._report import report
 from funcloop.loop._seed import seed_everything
 
 __all__ = [
@@ -38,5 +40,7 @@ __all__ = [
     "plot_sweep",
     "prefetch",
     "read_records",
+    "report",
     "seed_everything",
+    "watch_gradients",
 ]

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from funcloop._errors import ArgumentError, import_extra
-from funcloop._types import Batch, Metrics
+from funcloop._errors import ArgumentError
+from funcloop._types import Batch, Metrics, PyTree
 from funcloop.checkpoint import Checkpoints
 from funcloop.loop._epochs import Epochs, length, rest_of_epoch
 from funcloop.loop._journal import Journal
-from funcloop.loop._jsonl import JsonLines
-from funcloop.loop._plot import plot_curves
 from funcloop.loop._progress import ProgressBar
-from funcloop.loop._record import Position, Record, Sink, prefixed
-from funcloop.loop._saver import Saver, Start, kept_records, take_up
+from funcloop.loop._rank import is_first
+from funcloop.loop._record import Position, Record, prefixed
+from funcloop.loop._run_folder import RunFolder
+from funcloop.loop._saver import Saver, Start, take_up
 from funcloop.loop._stopping import stopping
 
 State = TypeVar("State")
@@ -49,6 +49,8 @@ def fit(
     save_every: int | None = None,
     log_dir: str | Path | None = None,
     log_every: int = 10,
+    config: Mapping[str, Any] | None = None,
+    watch: Callable[[State], Mapping[str, PyTree]] | None = None,
     progress: bool = True,
 ) -> FitResult:
     """`for batch in data: state, metrics = step(state, batch)`, watched.
@@ -56,7 +58,10 @@ def fit(
     Every `log_every` steps the metrics since the last record are averaged by weight into one
     record `{"step", "epoch", "time", "train/loss", ...}`; an evaluation, after each epoch and at
     the end, gives a record with `"val/..."`. `step` and `epoch` count what is done, `time` is in
-    seconds since the run began. Between two records nothing waits for the device.
+    seconds since the run began. Between two records nothing waits for the device. Records of steps
+    also say `examples_per_second`, `data_wait` (the share of the time in which the step stood still
+    for want of data) and `memory_bytes` (the peak of CUDA's tensors, or of the process). In a
+    distributed run ranks above 0 show and write nothing.
 
     With `checkpoints` a run goes on from the latest one in the folder, bit for bit as if it had
     never been cut: state, position, records, and the metrics that are in none yet. It saves after
@@ -78,8 +83,12 @@ def fit(
             up to it.
         checkpoints: Where to save, and to go on from; `state` is then the fresh one of a new run.
         save_every: Steps between two saves within an epoch.
-        log_dir: A folder for `metrics.jsonl` and, at the end, `curves.png`; made if missing.
+        log_dir: A folder, made if missing, for `metrics.jsonl`, for TensorBoard where it is
+            installed, and at the end for `curves.png` and `report.html`.
         log_every: Steps in a record.
+        config: What the report is to say about the run: names and values, nested or not.
+        watch: From the last state to trees by name whose histograms the report shows, e.g.
+            `watch_gradients(grad_fn, batch)`; the params by default.
         progress: Show a progress bar, and one line for each evaluation.
 
     Returns:
@@ -101,17 +110,17 @@ def fit(
     (tensor(18.), 3.0, Position(step=4, epoch=2, batch=0))
     """
     _check(steps, epochs, log_every, save_every, checkpoints)
-    if log_dir is not None:
-        import_extra("matplotlib", "loop")  # missed before the first step, not after the last
     start = take_up(checkpoints, Start(state, position, position.step), data)
     state, position, evaluated, notes = start
+    log_dir, progress = (log_dir, progress) if is_first() else (None, False)
     bar = ProgressBar(_total(data, steps, epochs), position.step) if progress else None
-    journal = Journal(_sinks(bar, log_dir, start), log_every, notes)
+    folder = None if log_dir is None else RunFolder(Path(log_dir), start, config)
+    journal = Journal([sink for sink in (bar, folder) if sink is not None], log_every, notes)
     saver = Saver(checkpoints, save_every, journal, data)
     with stopping(checkpoints is not None) as stop:
         try:
             while not (_finished(position, steps, epochs) or stop.asked):
-                rest = rest_of_epoch(data, position)
+                rest = journal.watched(rest_of_epoch(data, position))
                 for batch in rest:
                     state, metrics = step(state, batch)
                     position = position.next_batch()
@@ -135,20 +144,17 @@ def fit(
                 saver.save(state, position, evaluated, values)
             if stop.asked:
                 saver.save(state, position, evaluated)
+            trees = _watched(state) if watch is None else watch(state)  # on every rank, if any
+            if folder is not None:
+                folder.keep_histograms(trees)
         finally:  # an interrupted run leaves its curves too
             journal.close()
-            if log_dir is not None and journal.history:
-                plot_curves(Path(log_dir, "metrics.jsonl"), Path(log_dir, "curves.png"))
     return FitResult(state, journal.history, position)
 
 
-def _sinks(bar: ProgressBar | None, log_dir: str | Path | None, start: Start) -> list[Sink]:
-    sinks: list[Sink] = [] if bar is None else [bar]
-    if log_dir is not None:
-        Path(log_dir).mkdir(parents=True, exist_ok=True)
-        path = Path(log_dir, "metrics.jsonl")
-        sinks.append(JsonLines(path, kept_records(path, start)))
-    return sinks
+def _watched(state: object) -> dict[str, PyTree]:
+    params = getattr(state, "params", None)
+    return {} if params is None else {"weights": params}
 
 
 def _finished(position: Position, steps: int | None, epochs: int | None) -> bool:

@@ -1,16 +1,17 @@
-"""Metrics of steps, gathered into records and handed to all sinks."""
+"""Metrics of steps and the speed of a run, gathered into records and handed to all sinks."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from funcloop._types import Metrics
+from funcloop._types import Batch, Metrics
 from funcloop.loop._jsonl import lines, parse
+from funcloop.loop._meter import Meter
 from funcloop.loop._record import (
     Columns,
     Position,
@@ -42,11 +43,16 @@ class Journal:
         self._pending: list[Metrics] = []
         self._steps = 0
         self._began = time.perf_counter()
+        self._meter = Meter()
         if notes is not None:
             self.history = history(notes)
             self._fetched = {name: column.numpy() for name, column in notes["metrics"].items()}
             self._steps = notes["steps"]
             self._began -= notes["time"]
+
+    def watched(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches, counted, and the wait for them measured."""
+        return self._meter.watched(batches)
 
     def add(self, position: Position, metrics: Metrics) -> None:
         """Take the metrics of one step; nothing is fetched from the device before a record."""
@@ -60,7 +66,7 @@ class Journal:
         if self._steps:
             columns = self._fetch()
             self._fetched, self._steps = {}, 0
-            self.write(position, prefixed("train", summarize(columns)))
+            self.write(position, {**prefixed("train", summarize(columns)), **self._meter.take()})
 
     def notes(self) -> dict[str, Any]:
         """All that a journal which goes on has to know, as a tree for a checkpoint."""
@@ -80,12 +86,13 @@ class Journal:
         return self._fetched
 
     def write(self, position: Position, values: Record) -> None:
-        """Hand out one record of these values."""
+        """Hand out one record of these values; what follows is measured from then on."""
         spent = round(time.perf_counter() - self._began, 3)
         record = {"step": position.step, "epoch": position.epoch, "time": spent, **values}
         self.history.append(record)
         for sink in self._sinks:
             sink.write(record)
+        self._meter.restart()
 
     def close(self) -> None:
         """Close all sinks."""

@@ -14,7 +14,7 @@ from funcloop import tree
 from funcloop._errors import ArgumentError, NonFiniteError, StructureError
 from funcloop._types import Batch, Metrics
 from funcloop.loop._epochs import Epochs
-from funcloop.loop._probe import batches_forever, copied, generators_put_back
+from funcloop.loop._probe import batches_forever, copied, randomness_put_back
 
 State = TypeVar("State")
 #: Weight of the past in the moving average of the losses.
@@ -31,7 +31,8 @@ class RateSweep(NamedTuple):
         losses: The loss of the step that used each rate, before its update took effect.
         smoothed: Their moving average, bias-corrected.
         suggestion: The rate around which the losses fall steepest over the logarithm of the rate,
-            by lines fitted to a fifth of the sweep each; None where they never fall.
+            by lines fitted to a fifth of the sweep each, up to the lowest fifth; None where they
+            never fall.
         diverged_at: The rate that ended the sweep early; its loss is not listed if it was not
             finite. None where all rates were tried.
     """
@@ -101,7 +102,7 @@ def lr_finder(
     losses: list[float] = []
     smoothed: list[float] = []
     diverged_at = None
-    with generators_put_back(data):
+    with randomness_put_back(data):
         for rate, loss in zip(grid, _losses(state, make_step, data, grid), strict=False):
             if math.isfinite(loss):
                 rates.append(rate)
@@ -161,6 +162,7 @@ def _steepest(rates: list[float], losses: list[float]) -> float | None:
     """The rate around which a line through a fifth of the losses falls steepest.
 
     Lines through the smoothed curve would chase its first points, which are hardly smoothed yet.
+    After the lowest fifth a loss that falls is only coming down from a jump.
     """
     width = max(3, len(losses) // 5 | 1)
     if len(losses) < width:
@@ -168,5 +170,6 @@ def _steepest(rates: list[float], losses: list[float]) -> float | None:
     windows = np.lib.stride_tricks.sliding_window_view(np.array(losses), width)
     places = np.arange(width) - width // 2
     slopes = (windows - windows[:, :1]) @ places  # the grid is even in the logarithm of the rate
-    steepest = int(slopes.argmin())
+    lowest = int(windows.mean(1).argmin())
+    steepest = int(slopes[: lowest + 1].argmin())
     return rates[steepest + width // 2] if slopes[steepest] < 0 else None

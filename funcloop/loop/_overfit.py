@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from funcloop._errors import ArgumentError, ConvergenceError
 from funcloop._types import Batch, Metrics
-from funcloop.loop._probe import copied, generators_put_back
+from funcloop.loop._probe import copied, randomness_put_back
 
 State = TypeVar("State")
 
@@ -52,7 +52,7 @@ def overfit_batch(
     if steps < 1:
         raise ArgumentError("a check makes at least one step", f"steps={steps}", "give some")
     state, losses = copied(state), []
-    with generators_put_back(None):
+    with randomness_put_back(None):
         while len(losses) < steps:
             state, metrics = step(state, batch)
             losses.append(float(metrics["loss"]))

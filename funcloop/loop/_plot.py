@@ -1,41 +1,24 @@
-"""The curves of a run as one picture: loss, accuracy, learning rate, gradient norm."""
+"""The curves of a run as one picture: loss, metrics, learning rate, gradient norm, speed."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from funcloop._atomic import replaced
 from funcloop._errors import ArgumentError, import_extra
 from funcloop.loop._jsonl import read_records
+from funcloop.loop._panels import PARTS, Panel, panels_of, points
 from funcloop.loop._record import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Panel(NamedTuple):
-    """One set of axes: which metric, under which words."""
-
-    metric: str
-    title: str
-    label: str
-    scale: float = 1.0
-
-
-PANELS = (
-    Panel("loss", "Loss", "mean loss per example"),
-    Panel("accuracy", "Accuracy", "accuracy (%)", 100.0),
-    Panel("learning_rate", "Learning rate", "learning rate (per update)"),
-    Panel("grad_norm", "Gradient norm", "L2 norm before clipping"),
-)
-#: Prefix in a record -> words in the legend, colour, marker.
-SERIES = {
-    "train": ("training", "#4c78a8", ""),
-    "val": ("validation", "#e45756", "o"),
-}
+COLORS = ("#2868b0", "#d2483e", "#23855a", "#a05fb4", "#b87708", "#2b8fa3")
 
 
 def plot_curves(history: str | Path | Iterable[Record], out: str | Path) -> Path:
@@ -60,11 +43,11 @@ def plot_curves(history: str | Path | Iterable[Record], out: str | Path) -> Path
     """
     figures = import_extra("matplotlib.figure", "loop")  # no pyplot: no global state, no window
     records = read_records(history) if isinstance(history, (str, Path)) else list(history)
-    panels = [p for p in PANELS if any(_points(records, s, p.metric)[0] for s in SERIES)]
+    panels = panels_of(records)
     if not panels:
         raise ArgumentError(
-            "curves need records with a loss, an accuracy, a learning rate or a gradient norm",
-            f"{len(records)} records without them",
+            "curves need records with metrics",
+            f"{len(records)} records without any",
             "draw the history that `fit` returned",
         )
     rows = -(-len(panels) // 2)
@@ -82,17 +65,17 @@ def plot_curves(history: str | Path | Iterable[Record], out: str | Path) -> Path
 
 def _draw(ax: Axes, panel: Panel, records: list[Record]) -> None:
     drawn: list[float] = []
-    for series, (words, color, marker) in SERIES.items():
-        steps, values = _points(records, series, panel.metric)
+    for curve, color in zip(panel.curves, itertools.cycle(COLORS)):
+        steps, values = zip(*points(records, curve.name), strict=True)
         values = [value * panel.scale for value in values]
-        if steps:
-            ax.plot(steps, values, label=words, color=color, marker=marker, markersize=3, lw=1.4)
+        marker = "o" if curve.marked or len(values) == 1 else ""
+        ax.plot(steps, values, label=curve.words, color=color, marker=marker, markersize=3, lw=1.4)
         drawn += [value for value in values if math.isfinite(value)]
-    if panel.metric in ("loss", "grad_norm") and drawn and 0 < 20 * min(drawn) < max(drawn):
+    if panel.log and drawn and 0 < 20 * min(drawn) < max(drawn):
         _scale_log(ax)
     ax.set(title=panel.title, xlabel="step (updates)", ylabel=panel.label)
     ax.grid(alpha=0.3)
-    ax.legend()
+    ax.legend(fontsize="small")
 
 
 def _scale_log(ax: Axes) -> None:
@@ -103,17 +86,11 @@ def _scale_log(ax: Axes) -> None:
     ax.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
-def _points(records: list[Record], series: str, metric: str) -> tuple[list[float], list[float]]:
-    name = f"{series}/{metric}"
-    found = [record for record in records if name in record]
-    return [record["step"] for record in found], [record[name] for record in found]
-
-
 def _summary(records: list[Record]) -> str:
     last = records[-1]
     words = [f"{last['step']:,.0f} steps, {last['epoch']:.0f} epochs, {last['time']:.1f} s"]
-    for series, (name, _, _) in SERIES.items():
-        values = _points(records, series, "accuracy")[1]
-        if values:
-            words.append(f"{name} accuracy {values[-1]:.2%}")
+    for part, (name, _) in PARTS.items():
+        accuracies = points(records, f"{part}/accuracy")
+        if accuracies:
+            words.append(f"{name} accuracy {accuracies[-1][1]:.2%}")
     return "   ".join(words)

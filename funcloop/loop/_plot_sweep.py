@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from funcloop._atomic import replaced
 from funcloop._errors import import_extra
 from funcloop.loop._lr_finder import RateSweep
 
@@ -41,8 +42,18 @@ def plot_sweep(sweep: RateSweep, out: str | Path) -> Path:
     if sweep.diverged_at is not None:
         ax.axvline(sweep.diverged_at, color="#888888", ls="--", lw=1, label="diverged")
         title += f", diverged at {sweep.diverged_at:.2g}"
+    ax.set_ylim(*_limits(sweep))
     ax.set(xscale="log", xlabel="learning rate", ylabel="mean loss per example", title=title)
     ax.grid(alpha=0.3)
     ax.legend()
-    figure.savefig(out)
+    with replaced(out) as temporary:
+        figure.savefig(temporary)
     return Path(out)
+
+
+def _limits(sweep: RateSweep) -> tuple[float, float]:
+    """So high that the descent is seen, whatever the last losses before the end were."""
+    lowest = sweep.smoothed.index(min(sweep.smoothed))
+    low, high = min(sweep.losses), max(sweep.losses[: lowest + 1])
+    margin = (high - low) / 4 or 1.0
+    return low - margin, high + margin

@@ -29,6 +29,12 @@ class Prefetched:
         self._device = device
         self._ahead = ahead
 
+    def __getattr__(self, name: str) -> Any:
+        """What else the data have: their sampler says whether a run can be taken up."""
+        if name.startswith("_"):  # copying and pickling ask before there are data
+            raise AttributeError(name)
+        return getattr(self._data, name)
+
     def __len__(self) -> int:
         """The batches of one epoch, where the data know it."""
         return len(cast("Sized", self._data))

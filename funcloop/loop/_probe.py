@@ -1,4 +1,4 @@
-"""What runs in front of training leaves nothing behind: the state copied, generators put back."""
+"""What runs in front of training leaves nothing behind: state copied, randomness put back."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from funcloop import tree
 from funcloop._errors import ArgumentError
 from funcloop._types import Batch
 from funcloop.loop._epochs import Epochs, rest_of_epoch
+from funcloop.loop._keyed_sampler import KeyedSampler
 from funcloop.loop._record import Position
 
 State = TypeVar("State")
@@ -26,13 +27,16 @@ def copied(state: State) -> State:
 
 
 @contextlib.contextmanager
-def generators_put_back(data: object) -> Iterator[None]:
-    """Afterwards every generator that reading the data may have moved is where it was.
+def randomness_put_back(data: object) -> Iterator[None]:
+    """Afterwards whatever reading the data may have moved is where it was.
 
-    Those of Python, NumPy and torch, and those given to a DataLoader or its samplers.
+    The generators of Python, NumPy and torch, those given to a DataLoader or its samplers, and the
+    epoch of a KeyedSampler.
     """
     python, legacy = python_random.getstate(), np.random.get_state()
-    own = [(generator, generator.get_state()) for generator in _generators(data)]
+    holders = _holders(data)
+    own = [(g, g.get_state()) for g in (getattr(h, "generator", None) for h in holders) if g]
+    keyed = [(h, vars(h).copy()) for h in holders if isinstance(h, KeyedSampler)]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices):
         try:
@@ -42,22 +46,20 @@ def generators_put_back(data: object) -> Iterator[None]:
             np.random.set_state(legacy)
             for generator, before in own:
                 generator.set_state(before)
+            for sampler, before in keyed:
+                vars(sampler).update(before)
 
 
-def _generators(data: object) -> list[torch.Generator]:
-    """The generators of a DataLoader, its samplers, and what they wrap."""
-    found: dict[int, torch.Generator] = {}
-    queue, seen = [data], set()
+def _holders(data: object) -> list[object]:
+    """A DataLoader and its samplers: what may hold a generator."""
+    found: list[object] = []
+    queue = [data]
     while queue:
         holder = queue.pop()
-        if holder is None or id(holder) in seen:
-            continue
-        seen.add(id(holder))
-        generator = getattr(holder, "generator", None)
-        if isinstance(generator, torch.Generator):
-            found[id(generator)] = generator
-        queue += [getattr(holder, name, None) for name in ("sampler", "batch_sampler")]
-    return list(found.values())
+        if holder is not None and all(holder is not known for known in found):
+            found.append(holder)
+            queue += [getattr(holder, name, None) for name in ("sampler", "batch_sampler")]
+    return found
 
 
 def batches_forever(data: Iterable[Batch] | Epochs) -> Iterator[Batch]:

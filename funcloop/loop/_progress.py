@@ -5,7 +5,15 @@ from __future__ import annotations
 from funcloop._errors import import_extra
 from funcloop.loop._record import Record
 
-_SHOWN = {"train/loss": "loss", "train/learning_rate": "lr", "train/grad_norm": "|grad|"}
+#: Name in a record -> words, format, factor.
+_SHOWN = {
+    "train/loss": ("loss", ".3g", 1.0),
+    "train/learning_rate": ("lr", ".3g", 1.0),
+    "train/grad_norm": ("|grad|", ".3g", 1.0),
+    "examples_per_second": ("ex/s", ",.0f", 1.0),
+    "data_wait": ("data", ".0%", 1.0),
+    "memory_bytes": ("GiB", ".2f", 2.0**-30),
+}
 
 
 class ProgressBar:
@@ -28,7 +36,11 @@ class ProgressBar:
 
     def write(self, record: Record) -> None:
         """Show the values of the last interval, or print those of an evaluation."""
-        shown = {short: f"{record[name]:.3g}" for name, short in _SHOWN.items() if name in record}
+        shown = {
+            words: format(record[name] * factor, form)
+            for name, (words, form, factor) in _SHOWN.items()
+            if name in record
+        }
         if shown:
             self._bar.set_postfix(shown, refresh=False)
         evaluated = [f"{name} {v:.4f}" for name, v in record.items() if name.startswith("val/")]

@@ -1,9 +1,6 @@
-"""The factor that clips a gradient to a norm, and bounds taken together."""
+"""The factor that clips a gradient to a norm."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +17,7 @@ def clip_factors(norms: Tensor, max_norm: float | Tensor, normalize: bool) -> Te
 
     `min(1, max_norm / norm)`; with `normalize`, `max_norm / norm`, and zero for a zero gradient.
     The factor of a gradient that is not finite is NaN: nothing can be said about its clipped value.
+    So is the factor for a bound that is not above zero, which would turn gradients round.
 
     >>> clip_factors(torch.tensor([0.0, 1.0, 4.0, torch.inf]), 2.0, False)
     tensor([1.0000, 1.0000, 0.5000,    nan])
@@ -29,23 +27,4 @@ def clip_factors(norms: Tensor, max_norm: float | Tensor, normalize: bool) -> Te
         factors = torch.where(norms > 0, scaled, 0)
     else:
         factors = torch.where(norms > max_norm, scaled, 1)
-    return torch.where(norms.isfinite(), factors, torch.nan)
-
-
-def is_number(bound: object) -> bool:
-    """Whether it is one bound, and not a tree of them."""
-    return isinstance(bound, (int, float)) or (isinstance(bound, Tensor) and bound.ndim == 0)
-
-
-def joint_bound(bounds: Sequence[float | Tensor]) -> float | Tensor:
-    """The norm of a gradient whose tensors each have the norm that bounds them.
-
-    >>> round(joint_bound([1.0] * 8), 4)
-    2.8284
-    """
-    tensors = [b for b in bounds if isinstance(b, Tensor)]
-    if not tensors:
-        return math.hypot(*bounds)  # type: ignore[arg-type]  # numbers
-    return torch.linalg.vector_norm(
-        torch.stack([torch.as_tensor(b).to(tensors[0]) for b in bounds])
-    )
+    return torch.where(norms.isfinite() & (max_norm > 0), factors, torch.nan)

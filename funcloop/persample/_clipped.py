@@ -13,8 +13,9 @@ from funcloop._errors import ArgumentError, StructureError
 from funcloop._loss import weighted_mean
 from funcloop._purity import no_outer_graph
 from funcloop._sum import combine_all
-from funcloop._types import Batch, Buffers, Estimate, Key, LossFn, Metrics, Params, PyTree, Schedule
-from funcloop.persample._clip import clip_factors, is_number, joint_bound, root
+from funcloop._types import Batch, Buffers, Estimate, Key, LossFn, Metrics, Params
+from funcloop.persample._bound import Bound, MaxNorm
+from funcloop.persample._clip import clip_factors, root
 from funcloop.persample._counted import Counted
 from funcloop.persample._engine import Units, weights_of_units
 from funcloop.persample._engines import EngineName, engine_of, in_chunks
@@ -23,8 +24,6 @@ from funcloop.persample._numbers import sum_of
 
 OnNonfinite: TypeAlias = Literal["propagate", "skip", "raise"]
 Weight: TypeAlias = Literal["outside", "inside"]
-#: One bound, a bound by the number of calls, or, with `per_layer`, a tree of bounds.
-MaxNorm: TypeAlias = "float | Tensor | Schedule | PyTree"
 
 
 class Clipped:
@@ -46,18 +45,16 @@ class Clipped:
         microbatch: int | None,
         on_nonfinite: OnNonfinite,
     ) -> None:
-        self._loss_fn, self._max_norm, self._engine = loss_fn, max_norm, engine_of(engine)
+        self._loss_fn, self._engine = loss_fn, engine_of(engine)
         self._per_layer, self._normalize = per_layer, normalize
         self._inside = _choice("weight", weight, ("outside", "inside")) == "inside"
         self.unit_axis, self._microbatch = unit_axis, microbatch
         self._on_nonfinite = _choice("on_nonfinite", on_nonfinite, ("propagate", "skip", "raise"))
-        self._scheduled = callable(max_norm)
-        if isinstance(max_norm, (int, float)) and not max_norm > 0:
-            raise ArgumentError("max_norm is positive", str(max_norm), "give a bound above zero")
+        self._bound = Bound(max_norm, per_layer)
 
     def init(self, buffers: Buffers) -> Buffers:
         """The buffers to begin with: with a count where `max_norm` is a schedule, else as given."""
-        if not self._scheduled:
+        if not self._bound.scheduled:
             return buffers
         leaves = tree.leaves(buffers)
         device = leaves[0].device if leaves else None
@@ -77,21 +74,21 @@ class Clipped:
         Raises:
             ArgumentError: what is needed is not given.
         """
-        bound = self._bound(count)
-        if not self._per_layer:
-            return bound
-        if params is None and is_number(bound):
-            raise ArgumentError(
-                "a bound for every tensor adds up over the tensors",
-                "sensitivity() without params",
-                "pass params=",
-            )
-        return joint_bound(self._bounds(params, count) if is_number(bound) else tree.leaves(bound))
+        return self._bound.joint(params, count)
 
     def __call__(self, params: Params, buffers: Buffers, batch: Batch, key: Key) -> Estimate:
         """The Estimate: see `clipped`."""
+        estimate = self.unrounded(params, buffers, batch, key)
+        return estimate._replace(grads=tree.map(lambda g, p: g.to(p.dtype), estimate.grads, params))
+
+    def unrounded(self, params: Params, buffers: Buffers, batch: Batch, key: Key) -> Estimate:
+        """The same with gradients in at least float32.
+
+        To noise is to be added before the sum is rounded: in bfloat16, one example more can move a
+        rounded sum by many times its own norm.
+        """
         count = None
-        if self._scheduled:
+        if self._bound.scheduled:
             if not isinstance(buffers, Counted):
                 raise StructureError(
                     "a scheduled max_norm counts its calls in the buffers",
@@ -99,21 +96,24 @@ class Clipped:
                     "begin with buffers = grad_fn.init(buffers)",
                 )
             buffers, count = buffers
-        bounds = self._bounds(params, count) or [1.0]  # there is nothing to bound
-        with no_outer_graph():
-            estimates, finite = [], []
+        bounds = self._bound.each(params, count) or [1.0]  # there is nothing to bound
+        seen: list[tuple[Tensor, Buffers]] = []
+
+        def estimates() -> Iterator[Estimate]:
             for units in self._chunks(params, buffers, batch, key):
-                estimate, sound = self._estimate(units, params, bounds)
-                estimates.append(estimate)
-                finite.append(sound)
-            estimate = combine_all(estimates)
-            sound = torch.cat(finite)
+                estimate, finite = self._estimate(units, params, bounds)
+                seen.append((finite, units.buffers))
+                yield estimate
+
+        with no_outer_graph():
+            estimate = combine_all(estimates())
+            finite = torch.cat([finite for finite, _ in seen])
         if self._on_nonfinite == "raise":
-            refuse_nonfinite(sound)
-        after = estimates[-1].buffers  # no example has a say in them, so they are all the same
+            refuse_nonfinite(finite)
+        after = seen[-1][1]  # no example has a say in them, so they are all the same
         if count is not None:
             after = Counted(after, count + 1)
-        lost = {"nonfinite": (~sound).to(estimate.weight.dtype).mean()}
+        lost = {"nonfinite": (~finite).to(estimate.weight.dtype).mean()}
         return estimate._replace(buffers=after, metrics=_join(estimate.metrics, lost))
 
     def _chunks(self, params: Params, buffers: Buffers, batch: Batch, key: Key) -> Iterator[Units]:
@@ -127,24 +127,6 @@ class Clipped:
             self.unit_axis,
             self._microbatch,
         )
-
-    def _bound(self, count: Tensor | None) -> PyTree:
-        if not callable(self._max_norm):
-            return self._max_norm
-        if count is None:
-            raise ArgumentError(
-                "a scheduled max_norm depends on the count", "no count", "pass count="
-            )
-        return self._max_norm(count)
-
-    def _bounds(self, params: Params, count: Tensor | None) -> list[float | Tensor]:
-        """One bound for all tensors together, or one for each."""
-        bound, leaves = self._bound(count), tree.leaves(params)
-        if not self._per_layer:
-            return [bound]
-        if is_number(bound):
-            return [bound] * len(leaves)
-        return tree.flatten_like(tree.structure(params), bound, "max_norm")
 
     def _estimate(
         self, units: Units, params: Params, bounds: list[float | Tensor]

@@ -93,8 +93,11 @@ class Gradient:
         return total
 
     def weighted(self, coefficients: Tensor, mask: bool) -> Tensor:
-        """`sum_n coefficients[n] * gradient[n]`, with the shape and dtype of the parameter."""
-        param = self._params[self._leaf]
+        """`sum_n coefficients[n] * gradient[n]`, with the parameter's shape, at least float32.
+
+        Rounding it is left to the caller: a rounded sum can move by more than what was added to it.
+        """
+        param = wide(self._params[self._leaf])
         total: Tensor | None = None
         for piece, parts in self._parts:
             summed = sum_of([part.weighted(coefficients, mask) for part in parts])
@@ -142,19 +145,22 @@ class Gradient:
         """The parameter's gradient, from that of a piece of it."""
         if piece.leaf is not None:
             return gradient
-        value, pull, *_ = torch.func.vjp(self._value_of(piece), self._params[self._leaf])
+        value, pull = self._vjp(piece)
         return pull(gradient.to(value.dtype))[0]
 
     def _rows_of(self, piece: Piece, parts: Sequence[Factor]) -> Tensor:
         rows = sum_of([part.rows() for part in parts])
         if piece.leaf is not None:
             return rows
-        value, pull, *_ = torch.func.vjp(self._value_of(piece), self._params[self._leaf])
+        value, pull = self._vjp(piece)
         return torch.vmap(lambda row: pull(row)[0])(rows.to(value.dtype))
 
-    def _value_of(self, piece: Piece) -> Callable[[Tensor], Tensor]:
-        others = dict(enumerate(self._params))
-        return lambda param: piece.value({**others, self._leaf: param})
+    def _vjp(self, piece: Piece) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor]]]:
+        """The piece's value, and the way back from its gradient."""
+        others, param = dict(enumerate(self._params)), self._params[self._leaf]
+        at = wide(param) if piece.moved else param  # numbers that only move are not rounded
+        value, pull, *_ = torch.func.vjp(lambda p: piece.value({**others, self._leaf: p}), at)
+        return value, pull
 
 
 def _disjoint(pieces: Sequence[Piece], params: Sequence[Tensor]) -> bool:

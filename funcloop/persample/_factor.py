@@ -17,7 +17,10 @@ class Factor(Protocol):
         ...
 
     def weighted(self, coefficients: Tensor, mask: bool) -> Tensor:
-        """`sum_n coefficients[n] * gradient[n]`; with `mask`, a zero coefficient hides a NaN."""
+        """`sum_n coefficients[n] * gradient[n]`, in at least float32.
+
+        With `mask`, a zero coefficient hides a NaN.
+        """
         ...
 
     def rows(self) -> Tensor:

@@ -21,7 +21,8 @@ from funcloop.persample._buffers import Kept, split_written
 from funcloop.persample._engine import Gradient, Units
 from funcloop.persample._factor import Dense, Factor
 from funcloop.persample._piece import Piece
-from funcloop.persample._recorder import Recorded, Recorder
+from funcloop.persample._recorded import Recorded
+from funcloop.persample._recorder import Recorder
 from funcloop.persample._refusals import explained
 from funcloop.persample._units import UnitLoss, unit_loss
 from funcloop.persample._use import Rule, rules

@@ -173,7 +173,8 @@ def weighted(
                 return tree.zeros_like(params)
             (units,) = in_chunks(run, loss_fn, params, buffers, batch, key, unit_axis)
             sums = [g.weighted(coefficients, True) for g in units.gradients]
-        return tree.unflatten(tree.structure(params), sums)
+            total = tree.unflatten(tree.structure(params), sums)
+            return tree.map(lambda x, p: x.to(p.dtype), total, params)
 
     return weighted_fn
 

@@ -29,11 +29,6 @@ def wide(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def factor_dtype(x: Tensor) -> Tensor:
-    """float16 has too small a range for scaled factors; bfloat16 is left to the matrix units."""
-    return x.float() if x.dtype is torch.float16 else x
-
-
 def sum_squares(x: Tensor) -> Tensor:
     """The squared norm of each row, (B,), in at least float32."""
     x = flat(wide(x))

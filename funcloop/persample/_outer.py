@@ -16,7 +16,6 @@ from torch import Tensor
 from funcloop.persample._factor import Dense, Factor
 from funcloop.persample._numbers import (
     cost_of_number,
-    factor_dtype,
     flat,
     hide,
     sum_squares,
@@ -30,8 +29,10 @@ class Outer:
 
     Args:
         left: (B, G, T, a).
-        right: (B, G, T, b).
-        shape: That of the weight; G * a * b numbers.
+        right: (B, G, T, b). Of a convolution, b runs over the kernel and then, fastest, over the
+            channels: so a patch is made of long runs of an image that lies channels last.
+        shape: That of the weight; G * a for its first dimension and b for the others, of which
+            the second (the channels) comes last.
     """
 
     def __init__(self, left: Tensor, right: Tensor, shape: Sequence[int]) -> None:
@@ -60,12 +61,9 @@ class Outer:
 
     def weighted(self, coefficients: Tensor, mask: bool) -> Tensor:
         if self._rows is not None:
-            return Dense(self._rows).weighted(coefficients, mask).reshape(self._shape)
-        left, right = factor_dtype(self._left), factor_dtype(self._right)
-        # Under autocast the input was recorded before its cast, and the output gradient after it.
-        dtype = torch.promote_types(left.dtype, right.dtype)
-        left, right = left.to(dtype), right.to(dtype)
-        c = coefficients[:, None, None, None].to(dtype)
+            return self._as_weight(Dense(self._rows).weighted(coefficients, mask))
+        left, right = wide(self._left), wide(self._right)
+        c = coefficients[:, None, None, None].to(left.dtype)
         if left.shape[3] <= right.shape[3]:
             left = left * c
         else:
@@ -74,13 +72,13 @@ class Outer:
             left, right = hide(left, coefficients), hide(right, coefficients)
         groups, a, b = self.groups
         if groups == 1:  # one plain product, as the backward has it
-            return (left.reshape(-1, a).mT @ right.reshape(-1, b)).reshape(self._shape)
+            return self._as_weight(left.reshape(-1, a).mT @ right.reshape(-1, b))
         left = left.transpose(0, 1).reshape(groups, -1, a)
         right = right.transpose(0, 1).reshape(groups, -1, b)
-        return (left.mT @ right).reshape(self._shape)
+        return self._as_weight(left.mT @ right)
 
     def rows(self) -> Tensor:
-        return self._materialised().reshape(-1, *self._shape)
+        return self._as_weight(self._materialised(), len(self._left))
 
     def inner(self, other: Factor) -> Tensor:
         """The inner products with another gradient of the same weight, (B,)."""
@@ -90,7 +88,9 @@ class Outer:
             index, values = other.index, wide(other.values)
             picked = left[:, 0].gather(2, index[:, None].expand(-1, left.shape[2], -1))  # (B, S, T)
             return (picked * (right[:, 0] @ values.mT)).sum((1, 2))
-        rows = wide(other.rows()).reshape(-1, groups, a, b)
+        rows = wide(other.rows())
+        rows = rows.movedim(2, -1) if len(self._shape) > 2 else rows
+        rows = rows.reshape(-1, groups, a, b)
         return ((right @ rows.mT) * left).sum((1, 2, 3))
 
     def pairwise(self, other: Outer) -> Tensor:
@@ -108,13 +108,24 @@ class Outer:
             return f"Gram matrices of {self._left.shape[2]} positions"
         return f"materialised, {self._shape.numel()} numbers an example"
 
+    def _as_weight(self, numbers: Tensor, *lead: int) -> Tensor:
+        """Gradients (*lead, G, a, b) with the shape of the weight."""
+        first, *rest = self._shape
+        numbers = numbers.reshape(*lead, first, *rest[1:], *rest[:1])
+        return numbers.movedim(-1, len(lead) + 1) if len(rest) > 1 else numbers
+
     def _materialised(self) -> Tensor:
         if self._rows is None:
             self._rows = wide(self._left).mT @ wide(self._right)
         return self._rows
 
     def _gram_is_cheaper(self) -> bool:
-        """Counted: two Gram matrices, against writing the gradients once and reading them twice."""
+        """Counted: two Gram matrices, against writing the gradients once and reading them twice.
+
+        That a Gram matrix reads both factors once more is not counted: the gradients of all layers
+        are held together, so their bytes come from farther away. With it the 512 x 128 weights of
+        an encoder are materialised, and its clipped gradient goes from 1.18 to 1.44 of a plain one.
+        """
         _, a, b = self.groups
         t, move = self._left.shape[2], cost_of_number(self._left)
         return 2 * t * t * (a + b) + 3 * t * t * move < 3 * a * b * move

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from funcloop._pytree import flatten, unflatten
@@ -15,11 +16,16 @@ _MOVES = frozenset([
     "view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze",
     "transpose", "swapaxes", "movedim", "permute", "t", "contiguous", "clone",
     "__get__",  # of the properties T, mT and H
-    "to", "type", "float", "double", "bfloat16", "half",
 ])
+#: The same in another dtype.
+_CASTS = frozenset(["to", "type", "float", "double", "bfloat16", "half"])
 #: Functions that choose some of the numbers, each at most once.
 _CHOICES = frozenset(["chunk", "split", "tensor_split", "unbind", "narrow", "select"])
 # fmt: on
+
+
+#: Constants that their repr tells apart; all others are compared by identity.
+_PLAIN = (bool, int, float, complex, str, type(None), type(...), slice, torch.dtype, torch.device)
 
 
 class Piece(NamedTuple):
@@ -54,14 +60,17 @@ class Piece(NamedTuple):
             return self.leaf
         leaves, structure = flatten((self.args, self.kwargs))
         parts = [x.value if isinstance(x, _Leaf) else x for x in leaves]
-        keys = tuple(x.key() if isinstance(x, Piece) else repr(x) for x in parts)
+        keys = tuple(x.key() if isinstance(x, Piece) else _constant_key(x) for x in parts)
         return self.function, structure, keys, self.place
 
     def value(self, params: Mapping[int, Tensor]) -> Tensor:
-        """Compute it from the parameters."""
+        """Compute it from the parameters; numbers that only move keep the parameter's dtype."""
         if self.leaf is not None:
             return params[self.leaf]
         assert self.function is not None
+        if self.moved and _name(self.function) in _CASTS:
+            (source,) = (x for x in flatten_pieces(self.args, self.kwargs) if isinstance(x, Piece))
+            return source.value(params)
         args, kwargs = fill(
             self.args, self.kwargs, lambda x: x.value(params) if isinstance(x, Piece) else x
         )
@@ -102,5 +111,13 @@ def hide(args: Any, kwargs: Any, f: Callable[[Any], Any]) -> tuple[Any, dict[str
 
 def moves(function: Callable[..., Any], pieces: Sequence[Piece]) -> bool:
     """Whether the function's results hold the numbers of one piece, each at most once."""
-    name = getattr(function, "__name__", "")
-    return len(pieces) == 1 and pieces[0].moved and (name in _MOVES or name in _CHOICES)
+    return len(pieces) == 1 and pieces[0].moved and _name(function) in _MOVES | _CASTS | _CHOICES
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", "")
+
+
+def _constant_key(x: Any) -> Hashable:
+    """Equal for equal arguments where that is sure; NumPy cuts the repr of a large array short."""
+    return repr(x) if isinstance(x, _PLAIN) else id(x)

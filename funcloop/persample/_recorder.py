@@ -4,56 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from funcloop._compat import transform_depth
 from funcloop._errors import UnsupportedError
 from funcloop._pytree import flatten
 from funcloop.persample._batch_norm import BATCH_NORMS, refuse_training
-from funcloop.persample._factor import Factor
 from funcloop.persample._piece import Piece, hide, moves
+from funcloop.persample._recorded import Known, Recorded
 from funcloop.persample._use import Rule, Use
-
-
-class Known(NamedTuple):
-    """A tensor of the forward that is a parameter, or computed from parameters alone.
-
-    Attributes:
-        tensor: As the forward has it; autograd sees every use that no rule explains.
-        twin: The same value, handed to functions whose rule explains the use.
-        piece: How it is computed.
-        version: Of `tensor`, when it was made.
-    """
-
-    tensor: Tensor
-    twin: Tensor
-    piece: Piece
-    version: int
-
-
-class Recorded(NamedTuple):
-    """One use of a piece that a rule explains.
-
-    Attributes:
-        piece: What was used.
-        edge: Where the gradient of the output arrives.
-        saved: Tensors of the forward that the gradient needs.
-        versions: Theirs, when they were saved.
-        factor: Of the gradient, from the output's gradient and what was saved.
-        function: The name of what was called.
-    """
-
-    piece: Piece
-    edge: GradientEdge
-    saved: tuple[Tensor, ...]
-    versions: tuple[int, ...]
-    factor: Callable[..., Factor]
-    function: str
 
 
 class Recorder(TorchFunctionMode):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from funcloop.persample._numbers import cost_of_number, factor_dtype, hide, sum_squares, wide
+from funcloop.persample._numbers import cost_of_number, hide, sum_squares, wide
 
 
 class Rows:
@@ -36,7 +36,7 @@ class Rows:
         return sum_squares(wide(self.rows()))
 
     def weighted(self, coefficients: Tensor, mask: bool) -> Tensor:
-        values = factor_dtype(self.values)
+        values = wide(self.values)
         values = values * coefficients[:, None, None].to(values.dtype)
         if mask:
             values = hide(values, coefficients)

@@ -108,8 +108,8 @@ def _patches(
             x = F.pad(x, [0, 0] * (x.ndim - 1 - first - i) + [0, short])
         x = x.unfold(first + i, reach, s)[..., ::d].narrow(first + i, 0, n)
     x = x.reshape(batch, -1, groups, x.shape[first - 1] // groups, *cells, *kernel)
-    inputs, outputs = range(4, 4 + dims), range(4 + dims, 4 + 2 * dims)
-    x = x.permute(0, 2, 1, *inputs, 3, *outputs)  # (B, G, n, *cells, C / G, *kernel)
+    outputs, inputs = range(4, 4 + dims), range(4 + dims, 4 + 2 * dims)
+    x = x.permute(0, 2, 1, *outputs, *inputs, 3)  # (B, G, n, *cells, *kernel, C / G)
     return x.reshape(batch, groups, x.shape[2] * torch.Size(cells).numel(), -1)
 
 

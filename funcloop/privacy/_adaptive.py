@@ -80,12 +80,13 @@ def adaptive_norm(
     >>> adaptive_norm(1.0, count_noise=10.0).split_noise(1.0)
     1.0012523486435176
     """
-    if not (initial > 0 and 0 <= quantile <= 1 and learning_rate > 0 and count_noise > 0):
+    if not (
+        0 < initial < math.inf and 0 <= quantile <= 1 and learning_rate > 0 and count_noise > 0
+    ):
         raise ArgumentError(
-            "an adaptive norm needs initial, learning_rate and count_noise above zero, and a "
-            "quantile between zero and one",
+            "an adaptive norm needs a finite initial, learning_rate and count_noise above zero, "
+            "and a quantile between zero and one",
             f"{initial=}, {quantile=}, {learning_rate=}, {count_noise=}",
             "correct it",
         )
-    assert math.isfinite(initial)
     return AdaptiveNorm(initial, quantile, learning_rate, count_noise)

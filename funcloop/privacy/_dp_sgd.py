@@ -103,7 +103,7 @@ class DPSGD:
             norm = self._norm(state)
             clipped = self._clipped(norm)
             inner = buffers if state is None else state.buffers
-            estimate = clipped(params, inner, batch, clip_key)
+            estimate = clipped.unrounded(params, inner, batch, clip_key)
             std = self._multiplier * clipped.sensitivity(params)
             estimate = noised_mean(estimate, params, noise_key, self._expected, std)
             return estimate if state is None else self._advance(estimate, state, count_key)

@@ -30,9 +30,15 @@ def gaussian_noise(key: Key, like: PyTree, std: float | Tensor) -> PyTree:
 def noised_mean(
     estimate: Estimate, params: Params, key: Key, expected: float, std: float | Tensor
 ) -> Estimate:
-    """The sum of the gradients plus noise of `std`, over the expected number of examples."""
+    """The sum of the gradients plus noise of `std`, over the expected number of examples.
+
+    Only this is rounded to the dtypes of the params.
+    """
     noise = gaussian_noise(key, params, std)
     grads = tree.map(
-        lambda g, n: ((g * estimate.weight + n) / expected).to(g.dtype), estimate.grads, noise
+        lambda g, n, p: ((g * estimate.weight + n) / expected).to(p.dtype),
+        estimate.grads,
+        noise,
+        params,
     )
     return estimate._replace(grads=grads)

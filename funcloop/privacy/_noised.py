@@ -41,7 +41,8 @@ class Noised:
             sensitivity = self._grad_fn.sensitivity(params)  # type: ignore[attr-defined]  # checked
         with no_outer_graph():
             clip_key, noise_key = random.split(key).unbind(0)
-            estimate = self._grad_fn(params, buffers, batch, clip_key)
+            inner = getattr(self._grad_fn, "unrounded", self._grad_fn)
+            estimate = inner(params, buffers, batch, clip_key)
             std = self._multiplier * sensitivity
             return noised_mean(estimate, params, noise_key, self._expected, std)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +15,11 @@ from torch import Tensor
 
 from funcloop import optim, random
 from funcloop._errors import ArgumentError, MissingExtraError
+from funcloop._types import Estimate
 from funcloop.compile import jit
 from funcloop.estimators import supervised, value_and_grad
-from funcloop.loop import Position, batches, evaluator, fit, read_records
+from funcloop.loop import Position, batches, evaluator, fit, read_records, watch_gradients
+from funcloop.loop._meter import MEASURED
 from funcloop.stateless import stateless
 from funcloop.step import TrainState, eval_step, train_step
 from tests.cases import MLP, classification
@@ -117,6 +121,61 @@ def test_files(tmp_path: Path):
     result = run(epochs=2, log_every=2, log_dir=tmp_path / "made" / "here")
     assert read_records(tmp_path / "made" / "here" / "metrics.jsonl") == result.history
     assert (tmp_path / "made" / "here" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_folder_tells_of_the_run(tmp_path: Path):
+    data = batches(random.key(0), classification(23, 4), 8)
+    state, step, _ = build()
+    watch = watch_gradients(lambda *_: Estimate(state.params, ZERO, {}, {}, ZERO), ())
+    options = {"config": {"name": "a trial"}, "watch": watch, "progress": False}
+    fit(state, step, data, epochs=1, log_dir=tmp_path, **options)
+    assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {
+        *("metrics", "curves", "report", "run", "histograms", "events")
+    }
+    page = (tmp_path / "report.html").read_text()
+    for words in ("a trial", "gradients", "hidden.weight", "[0, 3]"):
+        assert words in page
+    assert json.loads((tmp_path / "run.json").read_text())["config"] == {"name": "a trial"}
+
+
+def test_without_a_state_that_has_params_no_histogram_is_drawn(tmp_path: Path):
+    run(epochs=1, log_dir=tmp_path)
+    assert json.loads((tmp_path / "histograms.json").read_text()) == {}
+
+
+def test_ranks_above_0_show_and_write_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("funcloop.loop._fit.is_first", lambda: False)
+    watched: list[Tensor] = []
+    options = {"evaluate": lambda state: {"score": 1.0}, "watch": lambda s: watched.append(s) or {}}
+    result = run(epochs=1, progress=True, log_dir=tmp_path / "never", **options)
+    assert not (tmp_path / "never").exists()
+    assert capsys.readouterr() == ("", "")
+    assert len(result.history) == 2
+    assert len(watched) == 1  # it may reduce over all ranks
+
+
+def test_records_say_how_fast_and_what_was_waited_for():
+    def slow() -> Iterator[Tensor]:
+        for batch in DATA:
+            time.sleep(0.02)
+            yield batch
+
+    def evaluate(state: Tensor) -> dict[str, float]:
+        time.sleep(0.2)
+        return {"score": 1.0}
+
+    class Data:
+        def __iter__(self) -> Iterator[Tensor]:
+            return slow()
+
+    history = run(data=Data(), epochs=2, log_every=5, evaluate=evaluate).history
+    for record in (r for r in history if "train/loss" in r):
+        assert record["data_wait"] > 0.8
+        assert 25 < record["examples_per_second"] < 50  # the evaluation is no training
+        assert record["memory_bytes"] > 2**26
+    assert not [r for r in history if "val/score" in r and "data_wait" in r]
 
 
 def test_a_run_taken_up_goes_on_in_the_same_file(tmp_path: Path):
@@ -233,7 +292,8 @@ def test_a_padded_run_has_one_graph_and_the_metrics_of_every_step():
     assert jitted.traces == 1
     assert_trees_close(donated.state, plain.state)
     for got, want in zip(donated.history, plain.history, strict=True):
-        assert {**got, "time": 0} == pytest.approx({**want, "time": 0}, rel=1e-5)
+        measured = dict.fromkeys(MEASURED, 0)
+        assert {**got, **measured} == pytest.approx({**want, **measured}, rel=1e-5)
 
 
 def test_a_run_of_steps_resumes_bit_for_bit():

@@ -20,7 +20,7 @@ from funcloop import optim, random, schedules
 from funcloop._errors import ArgumentError, NonFiniteError, StructureError
 from funcloop.compile import jit
 from funcloop.estimators import supervised, value_and_grad
-from funcloop.loop import batches, fit, lr_finder, plot_sweep
+from funcloop.loop import KeyedSampler, batches, fit, lr_finder, plot_sweep
 from funcloop.loop._lr_finder import smooth
 from funcloop.stateless import stateless
 from funcloop.step import TrainState, train_step
@@ -123,6 +123,18 @@ def test_b17_generators_are_where_they_were():
     assert order(probed=True) == order(probed=False)
 
 
+def test_b17_a_keyed_sampler_is_where_it_was():
+    x, y = classification(40, 4)
+    state, grad_fn = build()
+    loader = DataLoader(TensorDataset(x, y), 8, sampler=KeyedSampler(random.key(0), 40))
+    first = [x for x, _ in loader]
+    want = [x for x, _ in loader]
+    loader.sampler.seek(1)  # type: ignore[attr-defined]
+    lr_finder(state, lambda lr: train_step(grad_fn, optim.adamw(lr)), loader, steps=12)
+    assert_trees_equal([x for x, _ in loader], want)
+    assert not torch.equal(first[0], want[0])
+
+
 def test_the_rate_replaces_a_schedule_and_moves_no_other_part_of_the_state():
     state, grad_fn = build(optim.adamw(schedules.warmup_cosine(1e-2, 5, 50)))
     seen: list[float] = []
@@ -143,7 +155,9 @@ def test_the_rate_replaces_a_schedule_and_moves_no_other_part_of_the_state():
 
 def test_real_training_has_a_sensible_suggestion():
     state, grad_fn = build(optim.sgd(0.1))
-    sweep = lr_finder(state, lambda lr: train_step(grad_fn, optim.sgd(lr)), DATA, 1e-5, 1e4, 80)
+    x, _ = classification(400, 4)
+    data = batches(random.key(0), (x, x[:, :3].argmax(-1)), 16)
+    sweep = lr_finder(state, lambda lr: train_step(grad_fn, optim.sgd(lr)), data, 1e-5, 1e4, 80)
     assert sweep.suggestion is not None
     assert 1e-3 < sweep.suggestion < 100
     assert sweep.diverged_at is not None
@@ -166,6 +180,9 @@ def test_a_loss_that_never_falls_gives_no_suggestion():
     assert lr_finder(ZERO, fake([1.0, math.nan]), ONE_BATCH).suggestion is None
     steep = lr_finder(ZERO, fake([9.0, 9.0, 9.0, 1.0, 1.0, 1.0]), ONE_BATCH, 1e-5, 1.0, 6)
     assert steep.suggestion == pytest.approx(1e-3)
+    jump = [9.0, 9.0, 8.0, 7.0, 7.0, 12.0, 30.0, 30.0, 8.0]
+    back = lr_finder(ZERO, fake(jump), ONE_BATCH, 1e-8, 1.0, 9)  # the fall from 30 is no learning
+    assert back.suggestion == pytest.approx(1e-6)
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=30))

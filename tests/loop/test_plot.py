@@ -67,7 +67,7 @@ def test_from_a_file(tmp_path: Path):
 
 
 def test_nothing_to_draw_is_refused(tmp_path: Path):
-    with pytest.raises(ArgumentError, match="0 records without them"):
+    with pytest.raises(ArgumentError, match="0 records without any"):
         plot_curves([], tmp_path / "curves.png")
 
 

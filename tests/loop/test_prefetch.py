@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from funcloop import random
 from funcloop._errors import ArgumentError
-from funcloop.loop import batches, fit, prefetch
+from funcloop.checkpoint import Checkpoints
+from funcloop.loop import KeyedSampler, batches, fit, prefetch
 from tests.laws import assert_trees_equal
 
 DATA = batches(random.key(0), (torch.arange(23.0), torch.arange(23)), 4)
@@ -102,6 +105,30 @@ def test_a_shuffling_data_loader_draws_the_same_seed(workers: int):
         orders.append([x.tolist() for _ in range(2) for x in data])
         orders[-1].append(float(torch.rand(())))
     assert orders[0] == orders[1]
+
+
+def test_a_loader_with_a_keyed_sampler_goes_on_in_the_middle():
+    loader = DataLoader(TensorDataset(*DATA.arrays), 4, sampler=KeyedSampler(random.key(0), 23))
+    zero = torch.tensor(0.0)
+    whole = fit(zero, count, loader, steps=15, progress=False)
+    first = fit(zero, count, prefetch(loader, "cpu"), steps=9, progress=False)
+    options = {"steps": 15, "position": first.position, "progress": False}
+    rest = fit(first.state, count, prefetch(loader, "cpu"), **options)  # type: ignore[arg-type]
+    assert torch.equal(rest.state, whole.state)
+
+
+def test_an_order_that_is_gone_is_refused_through_it(tmp_path: Path):
+    loader = DataLoader(TensorDataset(*DATA.arrays), 4, shuffle=True)
+    with pytest.raises(ArgumentError, match="KeyedSampler"):
+        fit(
+            torch.tensor(0.0),
+            count,
+            prefetch(loader, "cpu"),
+            steps=1,
+            checkpoints=Checkpoints(tmp_path),
+            progress=False,
+        )
+    assert copy.copy(prefetch(loader, "cpu")).batch_sampler is loader.batch_sampler
 
 
 def test_what_is_no_tensor_stays():

@@ -21,6 +21,7 @@ from funcloop.checkpoint import Checkpoints, restore
 from funcloop.compile import jit
 from funcloop.estimators import supervised, value_and_grad
 from funcloop.loop import FitResult, KeyedSampler, Position, batches, fit, read_records
+from funcloop.loop._meter import MEASURED
 from funcloop.stateless import stateless
 from funcloop.step import TrainState, train_step
 from tests.cases import MLP, classification
@@ -84,7 +85,8 @@ def run(folder: Path, step: Callable[..., Any] = count, kind: str = "list", **op
 
 
 def untimed(history: list[dict[str, float]]) -> list[dict[str, float]]:
-    return [{name: x for name, x in record.items() if name != "time"} for record in history]
+    """Without what a clock or the process says."""
+    return [{n: x for n, x in record.items() if n not in MEASURED} for record in history]
 
 
 def assert_same_run(got: FitResult, want: FitResult, folder: Path) -> None:
@@ -99,7 +101,7 @@ def assert_same_run(got: FitResult, want: FitResult, folder: Path) -> None:
 @pytest.fixture(autouse=True)
 def _no_curves(monkeypatch: pytest.MonkeyPatch):
     """A picture takes longer than all the steps of these tests."""
-    monkeypatch.setattr("funcloop.loop._fit.plot_curves", lambda *_: None)
+    monkeypatch.setattr("funcloop.loop._run_folder.plot_curves", lambda *_: None)
 
 
 @pytest.mark.parametrize("kind", ["list", "batches", "loader"])

@@ -333,12 +333,50 @@ def test_refusals():
             persample.clipped(linear_loss, 1.0, **options)
     with pytest.raises(ArgumentError, match="positive"):
         persample.clipped(linear_loss, 0.0)
+    with pytest.raises(ArgumentError, match="b=-1"):
+        persample.clipped(linear_loss, {"a": 1.0, "b": -1.0}, per_layer=True)
     with pytest.raises(ArgumentError, match="at least one unit"):
         persample.clipped(linear_loss, 1.0, microbatch=0)(zeros(2), {}, x, None)
     with pytest.raises(StructureError, match="clipped"):
         persample.clipped(lambda p, b, x, k: (x @ p, Aux(b, {"clipped": x[:, 0]})), 1.0)(
             torch.ones(2), {}, x, None
         )
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan])
+def test_b15_a_bound_that_is_not_positive_never_turns_a_gradient_round(bound):
+    for norm in (torch.tensor(bound), lambda count: torch.tensor(bound)):
+        grad_fn = persample.clipped(linear_loss, norm)
+        estimate = grad_fn(zeros(2), grad_fn.init({}), torch.ones(3, 2), None)
+        assert all(g.isnan().all() for g in estimate.grads.values())
+
+
+@pytest.mark.parametrize("way", ["parameter", "cast", "slice of a cast", "autocast"])
+@pytest.mark.parametrize("engine", ["auto", "vmap"])
+def test_one_example_moves_an_unrounded_sum_by_no_more_than_the_bound(way, engine):
+    """Rounded to bfloat16, a sum of 600 moves by 4 or by nothing."""
+    dtype = torch.bfloat16 if way == "parameter" else torch.float32
+    params = {"w": torch.zeros(1, 4, dtype=dtype), "b": torch.zeros(1, dtype=dtype)}
+
+    def loss(params, buffers, x, key):
+        w, b = params["w"], params["b"]
+        if "cast" in way and way != "autocast":
+            w, b = w.bfloat16(), b.bfloat16()
+        if way == "slice of a cast":
+            first, second = w.chunk(2, 1)
+            return F.linear(x[:, :2], first, b)[:, 0] + F.linear(x[:, 2:], second)[:, 0]
+        with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+            return F.linear(x, w, b)[:, 0].float()
+
+    x = torch.full((1201, 4), 3.0, dtype=torch.float32 if way == "autocast" else torch.bfloat16)
+    grad_fn = persample.clipped(loss, 1.0, engine=engine, microbatch=600)
+    sums = [grad_fn.unrounded(params, {}, x[:n], None) for n in (1200, 1201)]
+    moved = [
+        (b * sums[1].weight - a * sums[0].weight).flatten()
+        for a, b in zip(*[s.grads.values() for s in sums], strict=True)
+    ]
+    assert torch.cat(moved).dtype is torch.float32
+    torch.testing.assert_close(torch.cat(moved).norm(), torch.tensor(1.0), rtol=2e-3, atol=0)
 
 
 def test_ghost_refuses_a_matrix_without_a_rule():

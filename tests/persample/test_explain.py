@@ -76,6 +76,12 @@ def test_mixing_is_measured(mix):
         persample.check_independence(loss_fn, torch.ones(()), {}, torch.randn(6, 3))
 
 
+def test_an_infinite_loss_hides_no_mixing():
+    loss_fn = lambda p, b, x, k: torch.where(x > 9, torch.inf, x - x.mean()) * p  # noqa: E731
+    with pytest.raises(UnsupportedError, match="the loss of example"):
+        persample.check_independence(loss_fn, torch.ones(()), {}, torch.tensor([1.0, 2, 3, 99]))
+
+
 def test_batch_norm_is_measured():
     loss_fn, params, buffers = loss_of(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
     with pytest.raises(UnsupportedError, match="GroupNorm"):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -142,6 +144,22 @@ def test_cast_weight():
     squares = sum(r.flatten(1).square().sum(1) for r in rows.values())
     norms = persample.norms(loss_fn)(params, {}, x, None)
     torch.testing.assert_close(norms, squares.sqrt(), rtol=1e-2, atol=1e-2)
+
+
+def test_constants_that_look_alike_in_print_are_told_apart():
+    """NumPy prints the ends of a large array; the middle decides here."""
+    forward, other = np.arange(2000), np.arange(2000)
+    other[500:1500] = other[500:1500][::-1]
+    params, x = {"w": torch.randn(2000, 2)}, torch.randn(3, 2)
+
+    def loss_fn(params, buffers, batch, key):
+        a, b = (F.linear(batch, params["w"][index]) for index in (forward, other))
+        return a.square().sum(1) + (b * torch.arange(2000)).sum(1)
+
+    got, want = (
+        persample.grads(loss_fn, engine=e)(params, {}, x, None)["w"] for e in ("auto", "vmap")
+    )
+    torch.testing.assert_close(got, want)
 
 
 def test_autocast():

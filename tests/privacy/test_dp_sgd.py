@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from funcloop import optim, persample, privacy, random
 from funcloop._errors import ArgumentError, StructureError
 from funcloop.compile import jit
-from funcloop.estimators import Aux
+from funcloop.estimators import Aux, accumulate
 from funcloop.stateless import stateless
 from funcloop.step import TrainState, train_step
 from tests.cases import MLP, classification
@@ -226,3 +226,19 @@ def test_refusals():
         privacy.noised(lambda *a: None, noise_multiplier=1.0, expected_batch_size=4)
     with pytest.raises(ArgumentError, match="quantile"):
         privacy.adaptive_norm(quantile=2.0, count_noise=1.0)
+    with pytest.raises(ArgumentError, match="finite"):
+        privacy.adaptive_norm(math.inf, count_noise=1.0)
+
+
+def test_noise_is_added_before_the_sum_is_rounded():
+    """513 examples of gradient one: bfloat16 has 512 and 516, which noise would then not hide."""
+    params, x = {"w": torch.zeros(1, dtype=torch.bfloat16)}, torch.ones(513, 1).bfloat16()
+    options = {"noise_multiplier": 0.0, "expected_batch_size": 511}
+    for grad_fn in (
+        privacy.dp_sgd(linear_loss, max_norm=1.0, **options),
+        privacy.noised(persample.clipped(linear_loss, 1.0), **options),
+        privacy.noised(accumulate(persample.clipped(linear_loss, 1.0), 3), **options),
+    ):
+        grads = grad_fn(params, {}, x, KEY).grads["w"]
+        assert grads.dtype is torch.bfloat16
+        assert grads.item() == 1.0078125  # 512 / 511 is 1

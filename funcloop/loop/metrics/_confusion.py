@@ -14,7 +14,6 @@ from funcloop.loop.metrics._weighted import spread, weight_for
 #: Unweighted mean over the classes that occur; over all decisions; mean weighted by how often a
 #: class is true; None for one number a class.
 Average: TypeAlias = Literal["macro", "micro", "weighted"] | None
-AVERAGES = ("macro", "micro", "weighted")
 
 
 class Confusion(NamedTuple):
@@ -46,11 +45,15 @@ class Confusion(NamedTuple):
         return self._average(2 * self._right(), self._predicted() + self._true(), average)
 
     def compute(self) -> dict[str, Tensor]:
-        """`accuracy`, and `precision_macro`, ..., `f1_weighted`; 0-d float64 each."""
-        share = self._right().sum(-1) / self.matrix.sum((-2, -1))
-        numbers = (self.precision, self.recall, self.f1)
-        averaged = {f"{n.__name__}_{average}": n(average) for n in numbers for average in AVERAGES}
-        return {"accuracy": share, **averaged}
+        """Accuracy, which micro averages and the weighted recall equal, and the other averages."""
+        return {
+            "accuracy": self._right().sum(-1) / self.matrix.sum((-2, -1)),
+            "precision_macro": self.precision("macro"),
+            "precision_weighted": self.precision("weighted"),
+            "recall_macro": self.recall("macro"),
+            "f1_macro": self.f1("macro"),
+            "f1_weighted": self.f1("weighted"),
+        }
 
     def _right(self) -> Tensor:
         return self.matrix.diagonal(dim1=-2, dim2=-1)

@@ -1,0 +1,60 @@
+"""What was compiled once is kept: for the next jitted function, and for the next process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import funcloop as fl
+from funcloop._errors import ArgumentError
+from funcloop.compile._cache import cache_directory
+
+PROGRAM = """
+import os, torch, funcloop as fl
+from torch._dynamo.utils import counters
+f = fl.jit(fl.value_and_grad(lambda params, buffers, x, key: (x * params["w"]).sin().sum(1)))
+print(f({"w": torch.arange(3.0)}, {}, torch.ones(2, 3), fl.random.key(0)).grads)
+print(counters["inductor"]["fxgraph_cache_hit"], os.environ["TORCHINDUCTOR_CACHE_DIR"])
+"""
+
+
+def run(folder: str) -> tuple[str, int, str]:
+    """Gradient, cache hits, and the folder of the cache, in a process of its own."""
+    environment = {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"}
+    program = [sys.executable, "-W", "ignore", "-c", PROGRAM]
+    environment["XDG_CACHE_HOME"] = folder
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+    gradient, rest = done.stdout.strip().split("\n")
+    hits, where = rest.split()
+    return gradient, int(hits), where
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    first, hits, where = run(str(tmp_path))
+    assert hits == 0
+    assert where == str(tmp_path / "funcloop" / "inductor")
+    assert run(str(tmp_path)) == (first, 1, where)
+
+
+def test_the_users_own_folder_wins(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert str(cache_directory()) == os.path.join("/somewhere", "funcloop")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_directory().name == "funcloop"
+
+
+def test_options_are_inductors_settings():
+    f = fl.jit(lambda x: x + 1, options={"max_autotune": False, "cpp.threads": 1})
+    assert f(torch.ones(2)).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("backend", "options"), [("inductor", {"fastest": 1}), ("aot_eager", {"cpp.threads": 1})]
+)
+def test_an_unknown_option_is_refused(backend, options):
+    with pytest.raises(ArgumentError, match=next(iter(options))):
+        fl.jit(lambda x: x + 1, backend=backend, options=options)(torch.ones(2))
