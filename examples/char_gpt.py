@@ -65,7 +65,8 @@ def encode(text: str) -> Tensor:
     """Places in the alphabet, int64."""
     table = torch.zeros(256, dtype=torch.int64)
     table[[ord(character) for character in ALPHABET]] = torch.arange(len(ALPHABET))
-    return table[list(text.encode("latin-1", errors="replace"))]
+    raw = bytearray(text.encode("latin-1", errors="replace"))
+    return table[torch.frombuffer(raw, dtype=torch.uint8).long()]
 
 
 def library(device: torch.device) -> tuple[Tensor, Tensor]:
