@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import funcloop as fl
 
-LENGTH, BATCH, STEPS = 128, 16, 600
+LENGTH, BATCH, STEPS = 128, 16, 400
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))  # the newline is also all that is not in it
 CHARACTERS = 4_000_000
 
