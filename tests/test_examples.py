@@ -43,6 +43,13 @@ def test_digits(
     assert float(accuracy) > 0.9
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert len((out / "metrics.jsonl").read_text().splitlines()) > 6
+    records = fl.loop.read_records(out / "metrics.jsonl")
+    (out / "checkpoints" / "step-000000060.safetensors").unlink()  # as if killed before the end
+    arguments = ("--steps", "60", "--no-jit", "--out", str(out), "--resume")
+    run("digits.py", *arguments, monkeypatch=monkeypatch)
+    assert f"test accuracy: {accuracy}  (60 steps" in capsys.readouterr().out
+    for before, after in zip(records, fl.loop.read_records(out / "metrics.jsonl"), strict=True):
+        assert {**before, "time": 0} == {**after, "time": 0}
 
 
 def test_digits_in_bfloat16_and_in_parts(
