@@ -19,14 +19,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def compare(benchmark, request: pytest.FixtureRequest) -> Compare:
-    """`compare(question, rivals, rounds=40)`: the first rival is ours.
+    """`compare(question, rivals, rounds=40, budget=20.0)`: the first rival is ours.
 
     Interleaves the rivals, writes medians and ratios to `extra_info` and to the table, and lets
     pytest-benchmark time ours once more on its own.
     """
 
-    def run(question: str, rivals: Mapping[str, Rival], rounds: int = 40) -> Timings:
-        timings = interleave(rivals, rounds)
+    def run(
+        question: str, rivals: Mapping[str, Rival], rounds: int = 40, budget: float = 20.0
+    ) -> Timings:
+        timings = interleave(rivals, rounds, budget=budget)
         ours, *others = timings.medians
         benchmark.extra_info.update(
             medians=timings.medians, ratios=timings.ratios, question=question
