@@ -1,6 +1,6 @@
 """scikit-learn's 1,797 real handwritten digits: a small CNN, one jitted and donated step.
 
-python examples/digits.py [--steps N] [--no-jit] [--device cuda] [--out FOLDER]
+python examples/digits.py [--steps N] [--no-jit] [--device cuda] [--out FOLDER] [--resume]
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--no-jit", action="store_true", help="run every step eagerly")
     parser.add_argument("--device", default="cpu", type=torch.device)
     parser.add_argument("--out", default="runs/digits", type=Path, help="folder of the curves")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     args = parser.parse_args()
     began = time.perf_counter()
 
@@ -73,6 +74,10 @@ def main() -> None:
     if not args.no_jit:  # the evaluation runs sixteen times: not worth a compilation
         step = fl.jit(step, donate=0)
 
+    checkpoints = fl.checkpoint.Checkpoints(args.out / "checkpoints", keep_best="val/accuracy")
+    if not args.resume:
+        checkpoints.clear()
+
     evaluate = fl.loop.evaluator(evaluate, test_data)
     result = fl.loop.fit(
         state,
@@ -81,9 +86,11 @@ def main() -> None:
         steps=args.steps,
         epochs=None if args.steps else EPOCHS,
         evaluate=evaluate,
+        checkpoints=checkpoints,
         log_dir=args.out,
+        config=vars(args),
     )
-    print(f"curves: {args.out / 'curves.png'}")
+    print(f"curves: {args.out / 'curves.png'}  report: {args.out / 'report.html'}")
     print(f"test accuracy: {evaluate(result.state)['accuracy']:.4f}", end="  ")
     print(f"({result.position.step} steps in {time.perf_counter() - began:.1f} s)")
 

@@ -144,6 +144,7 @@ def accepted_sizes(fake: Tensor) -> Callable[[int], bool] | None:
         return None
     guards = [guard.expr for guard in environment.guards]
 
+    @functools.cache
     def accepts(size: int) -> bool:
         return size > 1 and all(bool(guard.subs(expression, size)) for guard in guards)
 
@@ -548,8 +549,10 @@ def written_by(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> li
     return []
 
 
-def tensor_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
+def tensor_guard(tensors: Sequence[Tensor], free: Sequence[int] = ()) -> Callable[..., bool]:
     """A function that says whether other tensors have these shapes, strides, dtypes and devices.
+
+    The leading dimension of the tensors at the places `free` may be any.
 
     Why private: it is the check that Dynamo's own guards use, written in C++, ten times faster than
     looking at the attributes from Python. It may refuse tensors that are alike (a Parameter for a
@@ -559,7 +562,9 @@ def tensor_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
 
     # The stub says one list of sizes; the C++ takes one for each tensor (torch 2.13).
     guards: Any = TensorGuards
-    sizes = [list(tensor.shape) for tensor in tensors]
+    sizes: list[list[int | None]] = [list(tensor.shape) for tensor in tensors]
+    for place in free:
+        sizes[place][0] = None
     strides = [list(tensor.stride()) for tensor in tensors]
     return guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
 
@@ -643,3 +648,20 @@ def load_aot_package(
     single_threaded, runners, device_index = False, 1, -1
     loader = AOTIModelPackageLoader(path, "model", single_threaded, runners, device_index)
     return loader.run, loader.get_metadata()
+
+
+def has_onednn() -> bool:
+    """Whether `onednn_linear` can be called: torch may be built without oneDNN.
+
+    Why private: as below.
+    """
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`x @ weight.T + bias` by oneDNN, for float32 matrices of any strides.
+
+    Why private: it is the only way to oneDNN's float32 products, which torch takes by itself only
+    for constant weights. Checked on torch 2.13.0.
+    """
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")

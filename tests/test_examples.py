@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import funcloop as fl
+from funcloop.loop._meter import MEASURED
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = {path.name for path in (ROOT / "examples").glob("*.py")}
@@ -43,6 +44,13 @@ def test_digits(
     assert float(accuracy) > 0.9
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert len((out / "metrics.jsonl").read_text().splitlines()) > 6
+    records = fl.loop.read_records(out / "metrics.jsonl")
+    (out / "checkpoints" / "step-000000060.safetensors").unlink()  # as if killed before the end
+    arguments = ("--steps", "60", "--no-jit", "--out", str(out), "--resume")
+    run("digits.py", *arguments, monkeypatch=monkeypatch)
+    assert f"test accuracy: {accuracy}  (60 steps" in capsys.readouterr().out
+    for before, after in zip(records, fl.loop.read_records(out / "metrics.jsonl"), strict=True):
+        assert before | dict.fromkeys(MEASURED, 0) == after | dict.fromkeys(MEASURED, 0)
 
 
 def test_maml_sine(

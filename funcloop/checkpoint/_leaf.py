@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,11 +60,22 @@ def tensor_facts(name: str, leaf: Tensor) -> Facts:
     Strides are kept where `clone` would keep them (channels-last weights): in another layout the
     same kernel may add in another order, and a resumed run would differ in the last bit.
     """
-    strides = torch.empty_like(leaf, device="meta").stride()
     facts = {"tensor": name, "dtype": dtype_name(leaf), "shape": list(leaf.shape)}
-    if strides != torch.empty(leaf.shape, device="meta").stride():
-        facts["strides"] = list(strides)
+    usual = _row_major(leaf.shape)
+    if leaf.stride() != usual:
+        strides = torch.empty_like(leaf, device="meta").stride()
+        if strides != usual:
+            facts["strides"] = list(strides)
     return facts
+
+
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor; asking torch takes longer than all the rest."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
 
 
 def dtype_name(leaf: Tensor) -> str:
@@ -112,7 +123,7 @@ def tensor(facts: Facts, numbers: Tensor, device: torch.device) -> Tensor:
     that work in vectors may round by address, so that a resumed run needs torch's own memory.
     """
     shape = facts["shape"]
-    strides = facts.get("strides") or torch.empty(shape, device="meta").stride()
+    strides = facts.get("strides") or _row_major(shape)
     dtype = getattr(torch, facts["dtype"])
     leaf = torch.empty_strided(shape, strides, dtype=dtype, device=device)
     target = torch.view_as_real(leaf) if leaf.is_complex() else leaf

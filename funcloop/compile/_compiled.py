@@ -10,6 +10,7 @@ from funcloop._errors import StructureError
 from funcloop._pytree import Structure
 from funcloop.compile._backend import Backend
 from funcloop.compile._compiled_graph import CompiledGraph, compile_traced
+from funcloop.compile._dynamic import Dynamic
 from funcloop.compile._package import load_package, save_package
 from funcloop.compile._progress import compiling
 from funcloop.compile._retrace import differences
@@ -33,11 +34,12 @@ class Lowered:
         donated: list[tuple[int, int]],
         backend: Backend,
         options: Mapping[str, Any],
+        dynamic: Dynamic | None,
     ) -> None:
         self._name = name
         self.traced = traced
-        self._kind = signature(leaves, structure)
-        self._rest = leaves, structure, donated, backend, options
+        self._kind = signature(leaves, structure, dynamic.places if dynamic else ())
+        self._rest = leaves, structure, donated, backend, options, dynamic
 
     def compile(self) -> Compiled:
         """Compile the graph."""
@@ -69,7 +71,10 @@ class Compiled:
         leaves = self._graph.dispatch((args, kwargs))
         if leaves is None:
             leaves, structure = as_leaves((args, kwargs))
-            given = signature(leaves, structure)._replace(ambient=self._kind.ambient)
+            free = self._graph.dynamic
+            fits = structure == self._kind.structure and (free is None or free.fits(leaves))
+            places = free.places if free is not None and fits else ()
+            given = signature(leaves, structure, places)._replace(ambient=self._kind.ambient)
             if given != self._kind:
                 raise StructureError(
                     "a compiled function takes arguments of the kind it was lowered for",

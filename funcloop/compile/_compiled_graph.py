@@ -13,7 +13,9 @@ from funcloop._pytree import Structure, paths_of
 from funcloop.compile._backend import Backend, Code, compile_code
 from funcloop.compile._dispatch import Dispatch
 from funcloop.compile._donation import Donated, Lost, check_unaliased, fresh_alias, spend
+from funcloop.compile._dynamic import Dynamic
 from funcloop.compile._graph import prepare
+from funcloop.compile._products import choose_products
 from funcloop.compile._straight import Builder, builder
 from funcloop.compile._trace import Traced
 
@@ -30,6 +32,7 @@ class CompiledGraph(NamedTuple):
         others: Places of the tensor leaves that are not donated.
         paths: The path of each donated leaf.
         captured: Tensors held as constants, each with the version that was traced.
+        dynamic: The leading dimension that is a symbol of the graph, if one is.
         dispatch: Takes arguments of just this kind apart, quickly.
         build: Puts the result together.
     """
@@ -42,6 +45,7 @@ class CompiledGraph(NamedTuple):
     others: list[int]
     paths: list[str]
     captured: list[tuple[Tensor, int]]
+    dynamic: Dynamic | None
     dispatch: Dispatch
     build: Builder
 
@@ -82,6 +86,7 @@ def compile_traced(
     donated: list[tuple[int, int]],
     backend: Backend,
     options: Mapping[str, Any],
+    dynamic: Dynamic | None,
 ) -> CompiledGraph:
     """Compile a traced function.
 
@@ -92,11 +97,13 @@ def compile_traced(
         donated: Pairs (place among the leaves, place in the result).
         backend: A torch.compile backend.
         options: Settings of Inductor.
+        dynamic: The leading dimension that is a symbol of the graph, if one is.
     """
     outputs = [o for o, constant in enumerate(traced.constants) if constant is None]
     flat_output = {place: number for number, place in enumerate(outputs)}
     flat_input = {place: number for number, place in enumerate(_tensor_places(leaves))}
     kept = prepare(traced.graph, [(flat_input[i], flat_output[o]) for i, o in donated])
+    choose_products(traced.graph)
     return assemble(
         compile_code(traced.graph, traced.fakes, backend, options),
         leaves,
@@ -106,6 +113,7 @@ def compile_traced(
         [outputs[o] for o in kept],
         donated,
         traced.captured,
+        dynamic,
     )
 
 
@@ -118,6 +126,7 @@ def assemble(
     kept: list[int],
     donated: list[tuple[int, int]],
     captured: Sequence[Tensor],
+    dynamic: Dynamic | None = None,
 ) -> CompiledGraph:
     """What surrounds compiled code; `result` is the structure of what the function returns."""
     given = {i for i, _ in donated}
@@ -132,7 +141,8 @@ def assemble(
         others=[i for i in inputs if i not in given],
         paths=[paths[i] for i, _ in donated],
         captured=[(tensor, tensor._version) for tensor in captured],
-        dispatch=Dispatch(leaves, structure),
+        dynamic=dynamic,
+        dispatch=Dispatch(leaves, structure, dynamic),
         build=builder(result),
     )
 

@@ -29,13 +29,19 @@ def save_package(
 
     Raises:
         StructureError: something cannot be written as JSON.
-        CompileError: there is no graph, since the function was itself loaded.
+        CompileError: there is no graph, since the function was itself loaded, or a size is dynamic.
     """
     if traced is None:
         raise CompileError(
             "a package is written from a traced graph",
             "this function was loaded from a file",
             "copy that file",
+        )
+    if graph.dynamic is not None:
+        raise CompileError(
+            "a package is written for one size of the batch",
+            "a leading dimension is dynamic",
+            "lower a function that is jitted without dynamic=",
         )
     facts = {
         "torch": torch.__version__,

@@ -70,13 +70,18 @@ class Signature(NamedTuple):
     ambient: Hashable
 
 
-def signature(leaves: Sequence[Any], structure: Structure | str) -> Signature:
-    """The signature of a call.
+def signature(
+    leaves: Sequence[Any], structure: Structure | str, dynamic: Sequence[int] = ()
+) -> Signature:
+    """The signature of a call; the leading dimension of the leaves at `dynamic` is -1 in it.
 
     Raises:
         ArgumentError: a leaf is neither a tensor nor hashable.
     """
-    specs = tuple([_spec(leaf) for leaf in leaves])
+    specs = [_spec(leaf) for leaf in leaves]
+    for place in dynamic:
+        specs[place] = specs[place]._replace(shape=(-1, *specs[place].shape[1:]))
+    specs = tuple(specs)
     try:
         hash(specs)
     except TypeError:

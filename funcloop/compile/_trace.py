@@ -45,8 +45,15 @@ class Traced(NamedTuple):
     captured: list[Tensor]
 
 
-def trace(f: Callable[..., Any], leaves: Sequence[Any], structure: Structure | str) -> Traced:
+def trace(
+    f: Callable[..., Any],
+    leaves: Sequence[Any],
+    structure: Structure | str,
+    dynamic: Sequence[int] = (),
+) -> Traced:
     """Trace `f(*args, **kwargs)`, where `(args, kwargs)` has these leaves and this structure.
+
+    The leading dimension of the leaves at the places `dynamic` is a symbol.
 
     Raises:
         TraceError: the function looks at a value, writes into an argument, or captures a tensor
@@ -66,7 +73,8 @@ def trace(f: Callable[..., Any], leaves: Sequence[Any], structure: Structure | s
         return [x for x in outputs if isinstance(x, Tensor)]
 
     try:
-        graph, fakes = trace_flat(flat, [leaves[i] for i in places])
+        symbolic = [places.index(i) for i in dynamic]
+        graph, fakes = trace_flat(flat, [leaves[i] for i in places], symbolic)
     except MutatedInput as error:
         path = paths_of(structure)[places[error.place]]
         raise TraceError(

@@ -112,11 +112,12 @@ def fit(
     _check(steps, epochs, log_every, save_every, checkpoints)
     start = take_up(checkpoints, Start(state, position, position.step), data)
     state, position, evaluated, notes = start
-    log_dir, progress = (log_dir, progress) if is_first() else (None, False)
+    first = is_first()
+    log_dir, progress = (log_dir, progress) if first else (None, False)
     bar = ProgressBar(_total(data, steps, epochs), position.step) if progress else None
     folder = None if log_dir is None else RunFolder(Path(log_dir), start, config)
     journal = Journal([sink for sink in (bar, folder) if sink is not None], log_every, notes)
-    saver = Saver(checkpoints, save_every, journal, data)
+    saver = Saver(checkpoints if first else None, save_every, journal, data)
     with stopping(checkpoints is not None) as stop:
         try:
             while not (_finished(position, steps, epochs) or stop.asked):

@@ -17,6 +17,8 @@ Histogram: TypeAlias = dict[str, Any]
 BINS = 61
 #: Bins lie within this many standard deviations of the mean; the outermost hold all beyond.
 REACH = 4.0
+#: A sharded tensor would have to be gathered by all ranks, and only one draws.
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def watch_gradients(grad_fn: GradFn, batch: Batch) -> Callable[[TrainState], dict[str, PyTree]]:
@@ -48,7 +50,7 @@ def watch_gradients(grad_fn: GradFn, batch: Batch) -> Callable[[TrainState], dic
 
 
 def histograms(trees: Mapping[str, PyTree]) -> dict[str, dict[str, Histogram]]:
-    """By the name of a tree and the path of a leaf, its Histogram; floating leaves only.
+    """By the name of a tree and the path of a leaf, its Histogram; plain floating leaves only.
 
     A histogram has `shape`, `low` and `high` (the outer edges), `counts` (61), `mean`, `std`,
     `min`, `max`, `zeros` (a share of all) and `nonfinite` (how many; no other entry has them).
@@ -62,7 +64,7 @@ def histograms(trees: Mapping[str, PyTree]) -> dict[str, dict[str, Histogram]]:
         name: {
             path: _histogram(leaf)
             for path, leaf in tree.items(values)
-            if isinstance(leaf, Tensor) and leaf.numel() and not _is_whole(leaf)
+            if type(leaf) in _PLAIN and leaf.numel() and not _is_whole(leaf)
         }
         for name, values in trees.items()
     }

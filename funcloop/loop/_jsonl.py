@@ -21,9 +21,12 @@ class JsonLines:
     """
 
     def __init__(self, path: Path, kept: Iterable[Record] = ()) -> None:
-        with replaced(path) as fresh:
-            fresh.write_bytes(lines(kept))
-        self._file = path.open("ab", buffering=0)  # unbuffered: one write() a line
+        begin = lines(kept)
+        if begin:
+            with replaced(path) as fresh:
+                fresh.write_bytes(begin)
+        # Unbuffered: one write() a line.
+        self._file = path.open("ab" if begin else "wb", buffering=0)
 
     def write(self, record: Record) -> None:
         """Append one line."""

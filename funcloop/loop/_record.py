@@ -91,7 +91,14 @@ def summarize(columns: Columns) -> Record:
     """
     steps = len(next(iter(columns.values()), ()))
     weight = columns.get("weight", np.ones(steps))
-    return {name: _reduce(name, column, weight) for name, column in columns.items()}
+    counts = weight != 0
+    counted = weight[counts]
+    total = counted.sum() or 1.0
+    means = {name: float(column[counts] @ counted / total) for name, column in columns.items()}
+    special = {"weight": lambda column: column.sum(), "learning_rate": lambda column: column[-1]}
+    return means | {
+        name: float(value(columns[name])) for name, value in special.items() if name in columns
+    }
 
 
 def _require_one_set(names: set[tuple[str, ...]]) -> None:
@@ -112,15 +119,6 @@ def _column(name: str, values: Sequence[torch.Tensor]) -> np.ndarray:
             "average it, or write the loop out where a step has many members",
         )
     return np.array(column.tolist(), dtype=np.float64)
-
-
-def _reduce(name: str, column: np.ndarray, weight: np.ndarray) -> float:
-    if name == "weight":
-        return float(column.sum())
-    if name == "learning_rate":
-        return float(column[-1])
-    counts = weight != 0
-    return float(np.average(column[counts], weights=weight[counts])) if counts.any() else 0.0
 
 
 def prefixed(prefix: str, values: Mapping[str, float]) -> Record:

@@ -32,9 +32,14 @@ class TensorBoard:
         if self._writer is None:
             board = import_extra("torch.utils.tensorboard", "loop")
             self._writer = board.SummaryWriter(str(self._folder), purge_step=self._step + 1)
-        for name, value in record.items():
-            if name != "step":
-                self._writer.add_scalar(name, value, int(record["step"]))
+            self._summary = import_extra("tensorboard.compat.proto.summary_pb2", "loop").Summary
+        values = [
+            self._summary.Value(tag=name, simple_value=value)
+            for name, value in record.items()
+            if name != "step"
+        ]
+        # One event for all: `add_scalar` takes one for each, and a step soon waits in its queue.
+        self._writer.file_writer.add_summary(self._summary(value=values), int(record["step"]))
 
     def close(self) -> None:
         """Write what is left."""

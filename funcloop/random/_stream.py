@@ -48,7 +48,7 @@ def draw(key: Tensor, shape: Sequence[int], convert: Convert, bits: int = 32) ->
     """
     require_key(key)
     count = math.prod(shape)
-    lanes = 1 if count <= LANE else 4
+    lanes = 1 if _in_one_lane(count) else 4
     index = _index(count, key.device)  # (count,) or (groups, LANE)
     wide = count >> 34 > 0  # four words a block
     words = iter(block(key, index, 0, SAMPLE, wide=wide))
@@ -81,9 +81,19 @@ def _rows(n: int, device: torch.device) -> Tensor:
     return torch.arange(n, device=device).unsqueeze(-1) * LANE + counting(LANE, device)
 
 
+def _in_one_lane(count: int) -> bool:
+    """Whether the elements fill no more than the first lane; the words are the same either way.
+
+    Of a symbolic size it is not asked: the answer would tie a graph to it.
+    """
+    return isinstance(count, int) and count <= LANE
+
+
 def _index(count: int, device: torch.device) -> Tensor:
     """The number of the block from which each element of a lane is taken."""
-    return counting(count, device) if count <= LANE else _rows(-(-count // (4 * LANE)), device)
+    return (
+        counting(count, device) if _in_one_lane(count) else _rows(-(-count // (4 * LANE)), device)
+    )
 
 
 def require_key(key: Tensor) -> None:

@@ -21,10 +21,7 @@ def test_b30_a_save_is_all_or_nothing(tmp_path: Path):
     path = tmp_path / "state"
     trees = [{"n": n, "x": torch.full((500_000,), float(n))} for n in (1, 2)]
     save(path, trees[0])
-    began = time.perf_counter()
-    save(path, trees[0])
-    duration = time.perf_counter() - began
-    chance, halves, seen = random.Random(0), 0, set()
+    chance, halves, seen, longest = random.Random(0), 0, set(), 0.01
     for number in range(KILLS):
         child = os.fork()
         if child == 0:
@@ -32,9 +29,10 @@ def test_b30_a_save_is_all_or_nothing(tmp_path: Path):
                 save(path, trees[number % 2])
             finally:
                 os._exit(0)  # never back into pytest
-        time.sleep(chance.uniform(0, 1.5 * duration))
+        time.sleep(chance.uniform(0, longest))
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+        longest *= 0.9 if os.WIFEXITED(status) else 1.1  # on any machine, half of them finish
         halves += len(os.listdir(tmp_path)) > 1
         got = restore(path)
         assert torch.equal(got["x"], trees[got["n"] - 1]["x"])

@@ -53,7 +53,9 @@ def test_counts_are_numpys(device: torch.device):
 
 def test_leaves_that_have_no_numbers_are_left_out():
     tree = {"w": torch.ones(2, dtype=torch.bfloat16), "n": torch.tensor(1), "empty": torch.ones(0)}
-    assert list(histograms({"a": {**tree, "none": None, "name": "x"}})["a"]) == ["w"]
+    sharded = torch.ones(2).as_subclass(type("Sharded", (torch.Tensor,), {}))
+    rest = {"none": None, "name": "x", "sharded": sharded}
+    assert list(histograms({"a": {**tree, **rest}})["a"]) == ["w"]
     assert one(torch.tensor([1 + 1j]))["mean"] == 1
 
 

@@ -87,8 +87,8 @@ def test_b17_training_after_the_finder_is_bit_identical():
     state, grad_fn = build()
     tx = optim.adamw(1e-2)
     before = snapshot(state)
-    step = jit(train_step(grad_fn, tx), donate=0, backend="aot_eager")
-    plain = fit(snapshot(state), step, DATA, steps=12, progress=False)
+    step = train_step(grad_fn, tx)
+    plain = fit(state, step, DATA, steps=12, progress=False)
     probe = jit(
         lambda lr, state, batch: train_step(grad_fn, optim.adamw(lr))(state, batch),
         donate=1,

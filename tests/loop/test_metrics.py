@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -59,6 +59,7 @@ def kept(output: Tensor, target: Tensor, weight: Tensor) -> tuple[np.ndarray, ..
     return output[rows].numpy(), target[rows].numpy(), weight[rows].numpy()
 
 
+@settings(max_examples=20)
 @given(predictions())
 def test_confusion_and_what_follows_from_it_are_scikit_learns(data: tuple[Tensor, ...]):
     sums = metrics.confusion(*data)
@@ -85,6 +86,7 @@ def test_confusion_and_what_follows_from_it_are_scikit_learns(data: tuple[Tensor
     np.testing.assert_allclose(sums.f1(None), each, rtol=1e-12)
 
 
+@settings(max_examples=20)
 @given(predictions(), st.integers(1, CLASSES))
 def test_top_k_is_scikit_learns(data: tuple[Tensor, ...], k: int):
     scores, true, weight = kept(*data)
@@ -95,6 +97,7 @@ def test_top_k_is_scikit_learns(data: tuple[Tensor, ...], k: int):
     assert torch.equal(first, metrics.accuracy(*data).compute())
 
 
+@settings(max_examples=20)
 @given(predictions(regression=True))
 def test_errors_of_regression_are_scikit_learns(data: tuple[Tensor, ...]):
     output, target, weight = (x.astype(np.float64) for x in kept(*data))
@@ -107,6 +110,7 @@ def test_errors_of_regression_are_scikit_learns(data: tuple[Tensor, ...]):
         assert float(metric(*data).compute()) == pytest.approx(want, rel=1e-9, abs=1e-9), name
 
 
+@settings(max_examples=20)
 @given(predictions())
 def test_perplexity_is_the_exponential_of_scikit_learns_log_loss(data: tuple[Tensor, ...]):
     scores, true, weight = kept(*data)
