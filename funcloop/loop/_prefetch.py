@@ -139,6 +139,7 @@ def _ready(moved: Moved) -> Batch:
 def _mover(device: torch.device) -> Callable[[Batch], Moved]:
     if device.type != "cuda":
         return lambda batch: (_map_tensors(lambda x: x.to(device), batch), lambda: None)
+    device = torch.empty(0, device=device).device  # "cuda" means another one in another thread
     stream = torch.cuda.Stream(device)
 
     def move(batch: Batch) -> Moved:
