@@ -133,8 +133,6 @@ def main() -> None:
     policy = fl.precision.Policy("params=float32,compute=bfloat16,output=float32")
     model = fl.precision.mixed(fl.stateless(GPT(args.width).to(args.device)), policy)
     params, buffers = model.init(net_key)
-    # Small embeddings, as in GPT-2, leave the word to what the blocks add to them.
-    params = {n: 0.02 * p if n.startswith(("char", "places")) else p for n, p in params.items()}
     tx = fl.optim.chain(
         fl.optim.clip_by_global_norm(1.0),
         fl.optim.adamw(fl.schedules.warmup_cosine(3e-3, args.steps // 10, args.steps)),
