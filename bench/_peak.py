@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import funcloop as fl
+from bench._process import forget_peak, memory
 from funcloop import meta
 
 ROWS, WIDTH = 20_000, 32
@@ -22,13 +23,6 @@ def step(weights: Tensor, batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor,
     x, y, rate = batch
     loss = lambda w: ((torch.tanh(x @ w) - y) ** 2).mean()  # noqa: E731  # one formula
     return weights - rate * torch.func.grad(loss)(weights), {}
-
-
-def memory(field: str) -> int:
-    """Bytes of a line of /proc/self/status: VmRSS now, VmHWM at most."""
-    with open("/proc/self/status") as status:
-        (line,) = [line for line in status if line.startswith(field)]
-    return int(line.split()[1]) * 1024
 
 
 def main(steps: int, remat: bool, backend: str) -> None:
@@ -45,8 +39,7 @@ def main(steps: int, remat: bool, backend: str) -> None:
     args = torch.randn(WIDTH, WIDTH, generator=g) / 8, torch.tensor(0.1), x, y
     gradient(*args)  # compiles
     gc.collect()
-    with open("/proc/self/clear_refs", "w") as clear:
-        clear.write("5")  # VmHWM starts again from here
+    forget_peak()
     before = memory("VmRSS")
     gradient(*args)
     print(memory("VmHWM") - before)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +12,9 @@ import torch
 import funcloop as fl
 from bench._interleave import interleave
 from bench._maml import RIVALS, Run, data, network
-from bench._peak import memory
+from bench._process import memory, python
 from funcloop import meta
 
-ROOT = Path(__file__).parents[1]
 INSTALLED_AS = {"JAX jit": "jax", "TorchOpt": "torchopt", "higher": "higher"}
 SLOW = ("TorchOpt", "higher")
 
@@ -50,26 +46,13 @@ def test_sine_maml(compare, benchmark):
         print({name: f"{1 / ratio:.0f} times faster" for name, ratio in ratios.items()})
 
 
-def python(*arguments: str, **environment: str) -> float:
-    """The number that a fresh process prints last."""
-    result = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(result.stdout.split()[-1])
-
-
 def test_cold_compile(benchmark):
     """Seconds of the first call in a fresh process without any cache."""
     names = [n for n in ("ours", "torch.compile, hand-written", "JAX jit") if n in installed()]
     seconds = {}
     for name in names:
         with tempfile.TemporaryDirectory() as cache:
-            seconds[name] = python("bench._maml", name, TORCHINDUCTOR_CACHE_DIR=cache)
+            seconds[name] = python("bench._maml", name, TORCHINDUCTOR_CACHE_DIR=cache).printed
     benchmark.extra_info["cold compile, s"] = seconds
     ours = seconds["ours"]
     print(f"\ncold compile: ours {ours:.1f} s")
@@ -92,7 +75,7 @@ def test_remat_memory(backend: str, benchmark):
             backend,
             MALLOC_MMAP_THRESHOLD_="65536",
             MALLOC_TRIM_THRESHOLD_="65536",
-        )
+        ).printed
 
     peaks = {f"{n} {r}": peak(n, r) / 2**20 for n in (5, 50) for r in ("plain", "remat")}
     benchmark.extra_info["peak memory, MiB"] = peaks

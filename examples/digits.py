@@ -1,6 +1,7 @@
 """scikit-learn's 1,797 real handwritten digits: a small CNN, one jitted and donated step.
 
-python examples/digits.py [--steps N] [--no-jit] [--device cuda] [--out FOLDER] [--resume]
+python examples/digits.py [--steps N] [--precision bf16] [--accumulate 4] [--no-jit] [--device cuda]
+                          [--out FOLDER] [--resume]
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ def digits(device: torch.device) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, T
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, help=f"updates, instead of {EPOCHS} epochs")
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
+    parser.add_argument("--accumulate", default=1, type=int, help="parts of a batch, one at a time")
     parser.add_argument("--no-jit", action="store_true", help="run every step eagerly")
     parser.add_argument("--device", default="cpu", type=torch.device)
     parser.add_argument("--out", default="runs/digits", type=Path, help="folder of the curves")
@@ -61,6 +64,8 @@ def main() -> None:
     test_data = fl.loop.batches(None, test_set, 360)
 
     model = fl.stateless(network().to(args.device))
+    if args.precision == "bf16":
+        model = fl.precision.mixed(model, fl.precision.Policy("compute=bfloat16"))
     params, buffers = model.init(net_key)
     total = args.steps or EPOCHS * len(train_data)
     tx = fl.optim.chain(
@@ -69,7 +74,10 @@ def main() -> None:
     )
     state = fl.TrainState.create(params, buffers, tx, key=run_key)
 
-    step = fl.train_step(fl.value_and_grad(fl.supervised(model, F.cross_entropy)), tx)
+    grad_fn = fl.value_and_grad(fl.supervised(model, F.cross_entropy))
+    if args.accumulate > 1:
+        grad_fn = fl.accumulate(grad_fn, args.accumulate)
+    step = fl.train_step(grad_fn, tx)
     evaluate = fl.eval_step(fl.supervised(model, F.cross_entropy, train=False))
     if not args.no_jit:  # the evaluation runs sixteen times: not worth a compilation
         step = fl.jit(step, donate=0)

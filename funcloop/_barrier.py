@@ -34,7 +34,10 @@ class _Barrier(torch.autograd.Function):
     # asks for (torch 2.13).
     @staticmethod
     def forward(n: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(_barrier(list(tensors[:n]), list(tensors[n:])))
+        # Never a list of one: Inductor's C++ calls take that for the tensor itself and crash
+        # (torch 2.13.0).
+        values = [*tensors[:n], tensors[0].new_empty(0)]
+        return tuple(_barrier(values, list(tensors[n:]))[:n])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -692,3 +692,20 @@ def load_aot_package(
     single_threaded, runners, device_index = False, 1, -1
     loader = AOTIModelPackageLoader(path, "model", single_threaded, runners, device_index)
     return loader.run, loader.get_metadata()
+
+
+def has_onednn() -> bool:
+    """Whether `onednn_linear` can be called: torch may be built without oneDNN.
+
+    Why private: as below.
+    """
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`x @ weight.T + bias` by oneDNN, for float32 matrices of any strides.
+
+    Why private: it is the only way to oneDNN's float32 products, which torch takes by itself only
+    for constant weights. Checked on torch 2.13.0.
+    """
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")

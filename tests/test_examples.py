@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import funcloop as fl
+from funcloop.loop._meter import MEASURED
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = {path.name for path in (ROOT / "examples").glob("*.py")}
@@ -49,7 +50,38 @@ def test_digits(
     run("digits.py", *arguments, monkeypatch=monkeypatch)
     assert f"test accuracy: {accuracy}  (60 steps" in capsys.readouterr().out
     for before, after in zip(records, fl.loop.read_records(out / "metrics.jsonl"), strict=True):
-        assert {**before, "time": 0} == {**after, "time": 0}
+        assert before | dict.fromkeys(MEASURED, 0) == after | dict.fromkeys(MEASURED, 0)
+
+
+def test_digits_in_bfloat16_and_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    arguments = ("--steps", "10", "--no-jit", "--precision", "bf16", "--accumulate", "4")
+    run("digits.py", *arguments, "--out", str(tmp_path), monkeypatch=monkeypatch)
+    (accuracy,) = re.findall(r"test accuracy: ([\d.]+)", capsys.readouterr().out)
+    assert float(accuracy) > 0.5
+
+
+def test_char_gpt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    arguments = ("--steps", "3", "--width", "16", "--sample", "20", "--no-jit")
+    run("char_gpt.py", *arguments, "--out", str(tmp_path), monkeypatch=monkeypatch)
+    printed = capsys.readouterr().out
+    (bits, one, two) = map(float, re.findall(r"(?:character:|characters|pairs) (\d\.\d+)", printed))
+    assert two < one < bits < 8
+    assert len(re.findall(r"^def .{20}", printed, re.DOTALL | re.MULTILINE)) == 1
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_transfer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    run("transfer.py", "--steps", "30", monkeypatch=monkeypatch)
+    printed = capsys.readouterr().out
+    nothing, head, thawed = map(
+        float, re.findall(r"(?:nothing|features|thawed): ([\d.]+)", printed)
+    )
+    assert min(head, thawed) > max(nothing, 0.6)
+    assert "kept 2: head.weight, head.bias" in printed
 
 
 def test_maml_sine(

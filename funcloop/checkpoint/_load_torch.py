@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from funcloop._errors import ArgumentError, CheckpointError, StructureError, import_extra
+from funcloop._errors import ArgumentError, CheckpointError, StructureError
 from funcloop._pytree import flatten, paths_of, unflatten
 from funcloop._types import Buffers, Params
 from funcloop.checkpoint._diff import compared, listed
@@ -17,6 +17,7 @@ from funcloop.checkpoint._file import unique
 from funcloop.checkpoint._leaf import described, facts_of, identity, require_plain, same_bits
 from funcloop.checkpoint._prefixes import without_wrappers
 from funcloop.checkpoint._restore import Device
+from funcloop.checkpoint._state_dict import read_state_dict
 from funcloop.stateless._pattern import Pattern, as_patterns, matches
 
 
@@ -76,7 +77,8 @@ def load_torch(
         params: Where the values go, from `model.init()`; names are those of the module.
         buffers: The same for its buffers. A buffer that the module does not save
             (`persistent=False`) is not in the file: `keep` it.
-        entry: Where the state_dict is in the file, e.g. `"state_dict"` or `"model/ema"`.
+        entry: Where the state_dict is in the file, e.g. `"state_dict"` or `"model/ema"`. A part may
+            also be what names begin with: `"state_dict/backbone"` takes those of `backbone.`, bare.
         keep: Names, or patterns of names, that keep the value they have, such as a new head; what
             the file has under these names is left out. A module's name stands for all below it.
         drop: Names of the file that are left out.
@@ -107,7 +109,7 @@ def load_torch(
     ]
     target = dict(zip(unique(paths, "params and buffers"), (*leaves, *more), strict=True))
     kept = _chosen("keep", keep, target)
-    file = _read(fspath(path), entry)
+    file = read_state_dict(fspath(path), entry)
     dropped = _chosen("drop", drop, file)
     names = without_wrappers([n for n in file if n not in dropped], target)
     dropped += [n for n, new in names.items() if _matches_any(new, keep)]
@@ -126,40 +128,6 @@ def load_torch(
         dropped,
         tied,
     )
-
-
-def _read(path: str, entry: str) -> Mapping[str, Any]:
-    if path.endswith(".safetensors"):
-        content = import_extra("safetensors.torch", "loop").load_file(path)
-    else:
-        try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        except OSError:
-            raise
-        except Exception as error:  # rubbish read as a pickle fails in any way
-            raise CheckpointError(
-                "a file of weights holds tensors and plain containers, and nothing that runs",
-                f"{path}: {_reason(error)}",
-                "save its state_dict() alone, where you trust the file",
-            ) from error
-    for part in filter(None, entry.split("/")):
-        if not isinstance(content, Mapping) or part not in content:
-            raise StructureError("entry= leads to the state_dict", *_what_is_there(path, content))
-        content = content[part]
-    if not isinstance(content, Mapping) or not any(isinstance(v, Tensor) for v in content.values()):
-        raise StructureError("a state_dict is tensors by name", *_what_is_there(path, content))
-    return content
-
-
-def _reason(error: Exception) -> str:
-    """The one line of torch's advice that says what was in the way."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return next((line for line in lines if "error:" in line), lines[0]).strip()[:300]
-
-
-def _what_is_there(path: str, content: Any) -> tuple[str, str]:
-    there = f"the keys {list(content)[:20]}" if isinstance(content, Mapping) else f"{type(content)}"
-    return f"{path} has {there}", 'say where it is, as in entry="state_dict"'
 
 
 def _chosen(what: str, patterns: Pattern, names: Iterable[str]) -> list[str]:

@@ -16,6 +16,7 @@ from funcloop.compile._dispatch import Dispatch
 from funcloop.compile._donation import Donated, Lost, check_unaliased, fresh_alias, spend
 from funcloop.compile._dynamic import Dynamic
 from funcloop.compile._graph import prepare
+from funcloop.compile._products import choose_products
 from funcloop.compile._straight import Builder, builder
 from funcloop.compile._trace import Traced
 
@@ -103,6 +104,7 @@ def compile_traced(
     flat_output = {place: number for number, place in enumerate(outputs)}
     flat_input = {place: number for number, place in enumerate(_tensor_places(leaves))}
     kept = prepare(traced.graph, [(flat_input[i], flat_output[o]) for i, o in donated])
+    choose_products(traced.graph)
     settings = dict(options)
     replay = settings.pop("cudagraphs", False)
     code = compile_code(traced.graph, traced.fakes, backend, settings)

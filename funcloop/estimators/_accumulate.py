@@ -9,7 +9,7 @@ from torch import Tensor
 from funcloop import random, tree
 from funcloop._barrier import barrier
 from funcloop._errors import ArgumentError, ShapeError
-from funcloop._loss import no_averaged_losses
+from funcloop._loss import parts_given_by
 from funcloop._purity import no_outer_graph
 from funcloop._sum import EstimateSum
 from funcloop._types import Batch, Buffers, Estimate, GradFn, Key, Params
@@ -31,7 +31,7 @@ class Accumulated:
 
     def __call__(self, params: Params, buffers: Buffers, batch: Batch, key: Key) -> Estimate:
         """The Estimate: see `accumulate`."""
-        with no_outer_graph(), no_averaged_losses("accumulation"):
+        with no_outer_graph(), parts_given_by("accumulation"):
             total: EstimateSum | None = None
             for n, part in enumerate(_parts(batch, self._microbatches)):
                 if total is not None:
@@ -102,19 +102,19 @@ def accumulate(grad_fn: GradFn, microbatches: int) -> GradFn:
 
 def _parts(batch: Batch, count: int) -> Iterator[Batch]:
     leaves, structure = tree.flatten(batch)
-    sizes = {x.shape[0] for x in leaves if x.ndim}
-    if len(sizes) != 1 or any(x.ndim == 0 for x in leaves):
-        found = ", ".join(
-            f"{path or 'the batch'} {tuple(x.shape)}" for path, x in tree.items(batch)
-        )
+    if not leaves or any(not x.ndim or x.shape[0] != leaves[0].shape[0] for x in leaves):
+        found = ", ".join(f"{p or 'the batch'} {tuple(x.shape)}" for p, x in tree.items(batch))
         raise ShapeError(
             "every leaf of a batch has the examples in its leading dimension",
             found or "a batch without leaves",
             "put what is shared by all examples into buffers",
         )
-    count = max(1, min(count, sizes.pop()))  # no part is empty, unless the batch is
-    for part in zip(*[x.tensor_split(count) for x in leaves], strict=True):
-        yield tree.unflatten(structure, part)
+    examples = leaves[0].shape[0]
+    count = max(1, min(count, examples))  # no part is empty, unless the batch is
+    for n in range(count):
+        # In this order of operations also for a size that jit has made a symbol.
+        start, end = n * examples // count, (n + 1) * examples // count
+        yield tree.unflatten(structure, [x.narrow(0, start, end - start) for x in leaves])
 
 
 def _after(sums: list[Tensor], part: Batch) -> Batch:

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from funcloop._errors import ArgumentError, import_extra
 
 ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+MODES = ("RGB", "RGBA", "L")
 
 
 class ImageFolder(Dataset[tuple[Tensor, Tensor, Tensor]]):
@@ -24,14 +25,15 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor, Tensor]]):
     and batch statistics see no made-up data. It is counted in `corrupt`. A file that cannot be
     *read* (a disk that has gone) raises instead.
 
-    Images are turned upright (EXIF), scaled until they cover `size` and cut out at the centre.
-    Random augmentation belongs into the loss function, which has the key.
+    Images are turned upright (EXIF) and, if there is a `size`, scaled until they cover it and cut
+    out at the centre. Random augmentation belongs into the loss function, which has the key.
 
     Args:
         root: A folder with one folder for each class. Files with another ending than an image's are
             passed over.
-        size: Height and width in pixels; one number for a square.
-        mode: pillow's: "RGB" or "L" (grey).
+        size: Height and width in pixels, one number for a square; None leaves images as large as
+            they are, which makes batches only where all are alike.
+        mode: pillow's: "RGB", "RGBA" or "L" (grey).
         transform: From uint8 (channels, height, width) to what the model takes; by default float32
             in [0, 1].
 
@@ -41,7 +43,8 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor, Tensor]]):
         targets: The class of each item, int64, shape (N,).
 
     Raises:
-        ArgumentError: there is no class, a class has no image, or none at all can be decoded.
+        ArgumentError: there is no class, a class has no image, none at all can be decoded, or the
+            mode is unknown.
         MissingExtraError: pillow is not installed.
 
     >>> import tempfile
@@ -63,18 +66,20 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor, Tensor]]):
     def __init__(
         self,
         root: str | Path,
-        size: int | tuple[int, int],
+        size: int | tuple[int, int] | None = None,
         *,
         mode: str = "RGB",
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         import_extra("PIL.Image", "data")  # missed here, not in a worker
+        if mode not in MODES:
+            raise ArgumentError("an image has a known mode", f"{mode!r}", f"take one of {MODES}")
         files = _files_by_class(Path(root))
         self.classes = list(files)
         self.paths = [path for paths in files.values() for path in paths]
         counts = torch.tensor([len(paths) for paths in files.values()])
         self.targets = torch.arange(len(files)).repeat_interleave(counts)
-        self._height, self._width = (size, size) if isinstance(size, int) else size
+        self._size = (size, size) if isinstance(size, int) else size
         self._mode = mode
         self._transform = transform or _unit_interval
         # Workers are other processes: what they find is written where all of them can see it.
@@ -86,8 +91,9 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
         """Image, class and weight of one file."""
+        first = range(len(self))[index]  # an IndexError beyond the end, which ends a loop
         for offset in range(len(self)):
-            place = (index + offset) % len(self)
+            place = (first + offset) % len(self)
             pixels = self._decode(self.paths[place])
             if pixels is not None:
                 weight = torch.tensor(0.0 if offset else 1.0)
@@ -116,12 +122,14 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor, Tensor]]):
     def _pixels(self, content: bytes) -> Tensor:
         images, operations = import_extra("PIL.Image", "data"), import_extra("PIL.ImageOps", "data")
         with images.open(io.BytesIO(content)) as image:
-            longest = max(self._height, self._width)
-            image.draft(self._mode, (longest, longest))  # a large JPEG is decoded at a fraction
-            upright = operations.exif_transpose(image).convert(self._mode)
-        fitted = operations.fit(upright, (self._width, self._height), images.Resampling.BILINEAR)
-        flat = torch.frombuffer(bytearray(fitted.tobytes()), dtype=torch.uint8)
-        return flat.view(self._height, self._width, -1).permute(2, 0, 1).contiguous()
+            if self._size is not None:  # a large JPEG is decoded at a fraction
+                image.draft(self._mode, (max(self._size), max(self._size)))
+            pixels = operations.exif_transpose(image).convert(self._mode)
+        if self._size is not None:
+            height, width = self._size
+            pixels = operations.fit(pixels, (width, height), images.Resampling.BILINEAR)
+        flat = torch.frombuffer(bytearray(pixels.tobytes()), dtype=torch.uint8)
+        return flat.view(pixels.height, pixels.width, -1).permute(2, 0, 1).contiguous()
 
 
 def _unit_interval(pixels: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class Prefetched:
     """What `prefetch` returns: the same batches in the same order, entered anywhere as before."""
 
     def __init__(self, data: Iterable[Batch] | Epochs, device: torch.device, ahead: int) -> None:
-        self._data = data
+        self.data = data
         self._device = device
         self._ahead = ahead
 
@@ -33,19 +33,19 @@ class Prefetched:
         """What else the data have: their sampler says whether a run can be taken up."""
         if name.startswith("_"):  # copying and pickling ask before there are data
             raise AttributeError(name)
-        return getattr(self._data, name)
+        return getattr(self.data, name)
 
     def __len__(self) -> int:
         """The batches of one epoch, where the data know it."""
-        return len(cast("Sized", self._data))
+        return len(cast("Sized", self.data))
 
     def __iter__(self) -> Iterator[Batch]:
         """One pass over the data."""
-        return _fetched(iter(cast("Iterable[Batch]", self._data)), self._device, self._ahead)
+        return _fetched(iter(cast("Iterable[Batch]", self.data)), self._device, self._ahead)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of one epoch, from batch `start` on."""
-        rest = rest_of_epoch(self._data, Position(0, number, start))
+        rest = rest_of_epoch(self.data, Position(0, number, start))
         return _fetched(rest, self._device, self._ahead)
 
 
@@ -139,6 +139,7 @@ def _ready(moved: Moved) -> Batch:
 def _mover(device: torch.device) -> Callable[[Batch], Moved]:
     if device.type != "cuda":
         return lambda batch: (_map_tensors(lambda x: x.to(device), batch), lambda: None)
+    device = torch.empty(0, device=device).device  # "cuda" means another one in another thread
     stream = torch.cuda.Stream(device)
 
     def move(batch: Batch) -> Moved:

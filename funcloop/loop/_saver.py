@@ -11,6 +11,7 @@ from funcloop.checkpoint import Checkpoints, restore
 from funcloop.loop._epochs import length, require_repeatable
 from funcloop.loop._journal import Journal, history
 from funcloop.loop._jsonl import read_records
+from funcloop.loop._prefetch import Prefetched
 from funcloop.loop._record import Position, Record
 
 
@@ -40,7 +41,7 @@ def take_up(checkpoints: Checkpoints | None, fresh: Start, data: object) -> Star
     """
     if checkpoints is None:
         return fresh
-    require_repeatable(data)
+    require_repeatable(data.data if isinstance(data, Prefetched) else data)
     path = checkpoints.latest()
     if path is None:
         return fresh

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from funcloop._compat import storage_of
 from funcloop._loss import weights_of
-from funcloop._types import Aux, Batch, Buffers, Key, LossFn, Metrics, Params
+from funcloop._types import Aux, Buffers, Metrics
 from funcloop.persample._factor import Dense, Factor
 from funcloop.persample._merge import inner, merge
 from funcloop.persample._numbers import flat, sum_of, wide
 from funcloop.persample._outer import Outer
 from funcloop.persample._piece import Piece
+from funcloop.persample._units import Call
 
 
 class Units(NamedTuple):
@@ -36,19 +37,8 @@ class Units(NamedTuple):
     gradients: list[Gradient]
 
 
-class Engine(Protocol):
-    """`(loss_fn, params, buffers, batch, keys, unit_axis) -> Units`."""
-
-    def __call__(
-        self,
-        loss_fn: LossFn,
-        params: Params,
-        buffers: Buffers,
-        batch: Batch,
-        keys: Key | None,
-        unit_axis: int | None,
-        /,
-    ) -> Units: ...
+#: What finds the losses of all units and their gradients.
+Engine: TypeAlias = "Callable[[Call], Units]"
 
 
 class Gradient:

@@ -14,7 +14,7 @@ from funcloop._types import Batch, Buffers, Key, LossFn, Params
 from funcloop.persample._engine import Engine, Units
 from funcloop.persample._ghost import ghost
 from funcloop.persample._loop import by_loop
-from funcloop.persample._units import count_units, unit_keys
+from funcloop.persample._units import Call, count_units, unit_keys
 from funcloop.persample._vmap import by_vmap
 
 #: `auto`: rules where there are some, autograd example by example elsewhere. `ghost`: the same, but
@@ -22,16 +22,9 @@ from funcloop.persample._vmap import by_vmap
 EngineName: TypeAlias = Literal["auto", "ghost", "vmap", "loop"]
 
 
-def _only_ghost(
-    loss_fn: LossFn,
-    params: Params,
-    buffers: Buffers,
-    batch: Batch,
-    keys: Key | None,
-    unit_axis: int | None,
-) -> Units:
-    units = ghost(loss_fn, params, buffers, batch, keys, unit_axis)
-    for (path, leaf), gradient in zip(tree.items(params), units.gradients, strict=True):
+def _only_ghost(call: Call) -> Units:
+    units = ghost(call)
+    for (path, leaf), gradient in zip(tree.items(call.params), units.gradients, strict=True):
         if gradient.unexplained and leaf.ndim > 1:
             raise UnsupportedError(
                 'engine="ghost" needs a rule for every use of a matrix',
@@ -80,38 +73,32 @@ def in_chunks(
     if microbatch is not None and microbatch < 1:
         raise ArgumentError("a microbatch has at least one unit", str(microbatch), "give a count")
     units, axis = count_units(batch, unit_axis), unit_axis or 0
+    call = Call(loss_fn, params, buffers, batch, unit_keys(key, units or 1), unit_axis)
     if not units:
-        yield _nothing(engine, loss_fn, params, buffers, batch, key, unit_axis)
+        yield _nothing(engine, call)
         return
-    keys, size = unit_keys(key, units), microbatch or units
+    size = microbatch or units
     for start in range(0, units, size):
         length = min(size, units - start)
-        part = batch
         if length < units:
+            keys = None if call.keys is None else call.keys[start : start + length]
             part = tree.map(_narrow(axis, start, length), batch)
-        part_keys = None if keys is None else keys[start : start + length]
-        yield engine(loss_fn, params, buffers, part, part_keys, unit_axis)
+            yield engine(call._replace(batch=part, keys=keys))
+        else:
+            yield engine(call)
 
 
 def _narrow(axis: int, start: int, length: int) -> Callable[[Tensor], Tensor]:
     return lambda x: x.narrow(axis, start, length)
 
 
-def _nothing(
-    engine: Engine,
-    loss_fn: LossFn,
-    params: Params,
-    buffers: Buffers,
-    batch: Batch,
-    key: Key | None,
-    unit_axis: int | None,
-) -> Units:
-    axis = unit_axis or 0
+def _nothing(engine: Engine, call: Call) -> Units:
+    axis = call.unit_axis or 0
 
     def zeros(x: Tensor) -> Tensor:
         shape = list(x.shape)
         shape[axis] = 1
         return x.new_zeros(shape)
 
-    units = engine(loss_fn, params, buffers, tree.map(zeros, batch), unit_keys(key, 1), unit_axis)
-    return units._replace(weight=torch.zeros_like(units.losses), buffers=buffers)
+    units = engine(call._replace(batch=tree.map(zeros, call.batch)))
+    return units._replace(weight=torch.zeros_like(units.losses), buffers=call.buffers)

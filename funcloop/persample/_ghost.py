@@ -16,7 +16,7 @@ from torch import Tensor
 
 from funcloop import tree
 from funcloop._compat import batch_levels, differentiating
-from funcloop._types import Batch, Buffers, Key, LossFn, Params
+from funcloop._types import Key, Params
 from funcloop.persample._buffers import Kept, split_written
 from funcloop.persample._engine import Gradient, Units
 from funcloop.persample._factor import Dense, Factor
@@ -24,7 +24,7 @@ from funcloop.persample._piece import Piece
 from funcloop.persample._recorded import Recorded
 from funcloop.persample._recorder import Recorder
 from funcloop.persample._refusals import explained
-from funcloop.persample._units import UnitLoss, unit_loss
+from funcloop.persample._units import Call, UnitLoss, unit_loss
 from funcloop.persample._use import Rule, rules
 from funcloop.stateless import Guard
 
@@ -93,48 +93,25 @@ def _tensors(
     )
 
 
-def ghost(
-    loss_fn: LossFn,
-    params: Params,
-    buffers: Buffers,
-    batch: Batch,
-    keys: Key | None,
-    unit_axis: int | None,
-) -> Units:
+def ghost(call: Call) -> Units:
     """The units of a batch, by rules where there are some and by autograd where there are none."""
-    return run(loss_fn, params, buffers, batch, keys, unit_axis, rules())
+    return run(call, rules())
 
 
-def run(
-    loss_fn: LossFn,
-    params: Params,
-    buffers: Buffers,
-    batch: Batch,
-    keys: Key | None,
-    unit_axis: int | None,
-    rules: Mapping[Any, Rule],
-) -> Units:
+def run(call: Call, rules: Mapping[Any, Rule]) -> Units:
     """The same with the rules given."""
-    given = loss_fn, params, buffers, batch, keys, unit_axis, rules
-    seen, returned = _forward_and_backward(*given, copies=False)
+    seen, returned = _forward_and_backward(call, rules, copies=False)
     if seen.output_overwritten:
-        seen, returned = _forward_and_backward(*given, copies=True)
-    return _collect(params, seen, returned)
+        seen, returned = _forward_and_backward(call, rules, copies=True)
+    return _collect(call.params, seen, returned)
 
 
 def _forward_and_backward(
-    loss_fn: LossFn,
-    params: Params,
-    buffers: Buffers,
-    batch: Batch,
-    keys: Key | None,
-    unit_axis: int | None,
-    rules: Mapping[Any, Rule],
-    copies: bool,
+    call: Call, rules: Mapping[Any, Rule], copies: bool
 ) -> tuple[_Seen, _Returned]:
-    leaves, structure = tree.flatten(params)
-    examples, batch_structure = tree.flatten(batch)
-    names, keep_graph = tree.paths(params), differentiating()
+    leaves, structure = tree.flatten(call.params)
+    examples, batch_structure = tree.flatten(call.batch)
+    names, keep_graph = tree.paths(call.params), differentiating()
     seen: list[_Seen] = []
 
     def unit(example: list[Tensor], key: Key | None) -> _Returned:
@@ -145,23 +122,23 @@ def _forward_and_backward(
             given = tree.unflatten(batch_structure, example)
             with explained():
                 with recorder, Guard(None, {}, {}):
-                    one = unit_loss(
-                        loss_fn, tree.unflatten(structure, own), buffers, given, key, unit_axis
-                    )
+                    one = unit_loss(call, tree.unflatten(structure, own), given, key)
                 recorder.refuse_overwritten()
                 # Under autocast, torch's fused backward of group_norm fails in vmap on the mixed
                 # dtypes (2.13); the differentiable one, which a kept graph asks for, does not.
                 keep = keep_graph or recorder.autocast
                 arrived, direct = _backward(one.loss, recorder.recorded, own, keep)
-            kept, written = split_written(buffers, one.buffers, lambda x: level in batch_levels(x))
+            kept, written = split_written(
+                call.buffers, one.buffers, lambda x: level in batch_levels(x)
+            )
             seen[:] = [_Seen.of(recorder, arrived, direct, kept)]
             return one.loss, _tensors(one, seen[0].recorded, arrived, direct, written)
 
         loss, _, rest = torch.func.vjp(observed, leaves, leaves, has_aux=True)  # type: ignore[misc]  # three with has_aux
         return _Returned(loss, *rest)
 
-    axes = (unit_axis or 0, None if keys is None else 0)
-    returned = torch.vmap(unit, in_dims=axes)(examples, keys)
+    axes = (call.unit_axis or 0, None if call.keys is None else 0)
+    returned = torch.vmap(unit, in_dims=axes)(examples, call.keys)
     return seen[0], returned
 
 

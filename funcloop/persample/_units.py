@@ -13,6 +13,27 @@ from funcloop._loss import evaluate_loss, require_vector, weighted_mean, weights
 from funcloop._types import Aux, Batch, Buffers, Key, LossFn, Metrics, Params
 
 
+class Call(NamedTuple):
+    """A loss function and what it is called with, unit by unit.
+
+    Attributes:
+        loss_fn: Losses of shape (B,).
+        params: The parameters.
+        buffers: The buffers.
+        batch: All units.
+        keys: One for each unit, (B, 2); None where nothing is drawn.
+        unit_axis: The dimension of the batch's leaves that counts units; None is the first, where
+            each example is one.
+    """
+
+    loss_fn: LossFn
+    params: Params
+    buffers: Buffers
+    batch: Batch
+    keys: Key | None
+    unit_axis: int | None
+
+
 class UnitLoss(NamedTuple):
     """What one unit gives.
 
@@ -29,22 +50,15 @@ class UnitLoss(NamedTuple):
     buffers: Buffers
 
 
-def unit_loss(
-    loss_fn: LossFn,
-    params: Params,
-    buffers: Buffers,
-    unit: Batch,
-    key: Key | None,
-    unit_axis: int | None,
-) -> UnitLoss:
+def unit_loss(call: Call, params: Params, unit: Batch, key: Key | None) -> UnitLoss:
     """The loss of one unit: of a batch of one example, or the weighted mean over its examples.
 
     Raises:
         ShapeError: the losses are averaged over the batch, or their number is not that of the
             examples.
     """
-    batch = tree.map(lambda x: x[None], unit) if unit_axis is None else unit
-    losses, aux = evaluate_loss(loss_fn, params, buffers, batch, key)  # type: ignore[arg-type]  # None where nothing is drawn
+    batch = tree.map(lambda x: x[None], unit) if call.unit_axis is None else unit
+    losses, aux = evaluate_loss(call.loss_fn, params, call.buffers, batch, key)  # type: ignore[arg-type]  # None where nothing is drawn
     require_vector(losses, "a per-sample gradient")
     examples = next((x.shape[0] for x in tree.leaves(batch)), 1)
     if losses.shape[0] != examples:
@@ -53,7 +67,7 @@ def unit_loss(
             f"{losses.shape[0]} losses for a batch of {examples}",
             "reduce each example's losses to one",
         )
-    if unit_axis is None:
+    if call.unit_axis is None:
         weight = None if aux.weight is None else aux.weight[0]
         return UnitLoss(losses[0], weight, {k: m[0] for k, m in aux.metrics.items()}, aux.buffers)
     return _mean_over_examples(losses, aux)

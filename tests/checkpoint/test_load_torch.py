@@ -162,6 +162,9 @@ def test_where_the_state_dict_is(path: Path):
     with pytest.raises(StructureError, match=r"has the keys \['ema'\]"):
         load_torch(path, params, entry="model/sma")
     assert load_torch(path, params, entry="model/ema").params["w"].tolist() == [1.0]
+    torch.save({"state_dict": {"net.w": torch.ones(1), "loss.w": torch.zeros(2)}}, path)
+    got = load_torch(path, params, entry="state_dict/net")
+    assert got.params["w"].tolist() == [1.0]
 
 
 def test_nothing_in_a_file_is_run(path: Path):

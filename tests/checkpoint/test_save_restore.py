@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import struct
+import sys
 from collections import OrderedDict, defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,13 @@ from hypothesis import given
 from torch import Tensor, nn
 
 from funcloop import checkpoint, optim, random, tree
-from funcloop._errors import CheckpointError, DonationError, StructureError, UnsupportedError
+from funcloop._errors import (
+    CheckpointError,
+    DonationError,
+    MissingExtraError,
+    StructureError,
+    UnsupportedError,
+)
 from funcloop.checkpoint import restore, save
 from funcloop.compile import jit
 from funcloop.step import TrainState
@@ -349,6 +356,14 @@ def test_files_that_are_no_checkpoints(path: Path):
     safetensors.torch.save_file({"w": torch.ones(1)}, path)
     with pytest.raises(CheckpointError, match="of another writer"):
         restore(path)
+
+
+def test_a_missing_extra_is_named_at_the_first_save(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    for call in (lambda: save(path, {"w": 1}), lambda: restore(path)):
+        with pytest.raises(MissingExtraError, match=r"safetensors is missing.*funcloop\[loop\]"):
+            call()
+    assert not path.exists()
 
 
 def test_every_truncation_is_noticed(path: Path):

@@ -84,3 +84,31 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     compiled = lowered.compile()
     with pytest.raises(StructureError, match=r"torch\.float64.*close over it"):
         compiled.save(tmp_path / "constant.pt2")
+
+
+def test_b30_a_package_is_saved_wholly_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = jit(lambda x: x + 1, backend="aot_eager").lower(BATCH["x"]).compile()
+    path = tmp_path / "step.pt2"
+    path.write_text("old")
+
+    def disk_full(path: str, *_: object) -> None:
+        Path(path).write_text("half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("funcloop.compile._package.save_aot_package", disk_full)
+    with pytest.raises(OSError, match="no space left"):
+        compiled.save(path)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["step.pt2"]
+
+
+def test_containers_that_cannot_be_rebuilt_are_refused_by_the_save(tmp_path: Path) -> None:
+    class Local(NamedTuple):
+        x: Any
+
+    lowered = jit(lambda pair: pair.x + 1, backend="aot_eager").lower(Local(BATCH["x"]))
+    with pytest.raises(StructureError, match=r"imported as it was, from where it was: .*Local"):
+        lowered.compile().save(tmp_path / "step.pt2")
+    assert os.listdir(tmp_path) == []

@@ -55,6 +55,19 @@ def test_classes_order_and_batches(root: Path):
     assert torch.equal(image, torch.full_like(image, 50 / 255))
 
 
+def test_it_is_a_sequence(root: Path):
+    data = ImageFolder(root, 4)
+    assert len([item for item in data]) == len(data) == 6  # noqa: C416  # a plain loop ends
+    assert torch.equal(data[-1][0], data[5][0])
+    with pytest.raises(IndexError):
+        data[6]
+
+
+def test_without_a_size_images_are_as_they_are(root: Path):
+    data = ImageFolder(root)
+    assert [tuple(data[i][0].shape) for i in (0, 5)] == [(3, 9, 12), (3, 9, 17)]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_corrupt_image_is_skipped_and_counted(root: Path, workers: int):
     spoil(root / "cats" / "1.png")
@@ -122,6 +135,8 @@ def test_what_is_no_data_set_is_refused(root: Path, monkeypatch: pytest.MonkeyPa
     (root / "empty").mkdir()
     with pytest.raises(ArgumentError, match=r"no image in \['empty'\]"):
         ImageFolder(root, 8)
+    with pytest.raises(ArgumentError, match="'rgb'"):
+        ImageFolder(root, 8, mode="rgb")
     with pytest.raises(ArgumentError, match="no folder in"):
         ImageFolder(root / "empty", 8)
     (root / "empty").rmdir()

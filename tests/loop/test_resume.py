@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from funcloop import optim, random, schedules
+from funcloop import optim, precision, random, schedules
 from funcloop._errors import ArgumentError, StructureError
 from funcloop.checkpoint import Checkpoints, restore
 from funcloop.compile import jit
-from funcloop.estimators import supervised, value_and_grad
-from funcloop.loop import FitResult, KeyedSampler, Position, batches, fit, read_records
+from funcloop.estimators import supervised
+from funcloop.loop import FitResult, KeyedSampler, Position, batches, fit, prefetch, read_records
 from funcloop.loop._meter import MEASURED
 from funcloop.stateless import stateless
 from funcloop.step import TrainState, train_step
@@ -68,7 +68,8 @@ def data(kind: str) -> Any:
         return [torch.tensor([float(i)]) for i in range(5)]
     if kind == "batches":
         return batches(random.key(0), X, 2)
-    return DataLoader(X, batch_size=2, sampler=KeyedSampler(random.key(0), X))
+    loader = DataLoader(X, batch_size=2, sampler=KeyedSampler(random.key(0), X))
+    return prefetch(loader, "cpu") if kind == "prefetch" else loader
 
 
 def run(folder: Path, step: Callable[..., Any] = count, kind: str = "list", **options: Any):
@@ -104,7 +105,7 @@ def _no_curves(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("funcloop.loop._run_folder.plot_curves", lambda *_: None)
 
 
-@pytest.mark.parametrize("kind", ["list", "batches", "loader"])
+@pytest.mark.parametrize("kind", ["list", "batches", "loader", "prefetch"])
 @pytest.mark.parametrize("save_every", [None, 1, 3])
 def test_a_crash_at_any_step(tmp_path: Path, kind: str, save_every: int | None):
     want = run(tmp_path / "whole", kind=kind, checkpoints=None)
@@ -219,6 +220,8 @@ def test_an_order_that_is_gone_is_refused(tmp_path: Path):
     with pytest.raises(ArgumentError, match=r"RandomSampler, whose order is gone.*KeyedSampler"):
         run(tmp_path, data=loader)
     with pytest.raises(ArgumentError, match="order is gone"):
+        run(tmp_path, data=prefetch(loader, "cpu"))
+    with pytest.raises(ArgumentError, match="order is gone"):
         run(tmp_path, data=loader, checkpoints=None, position=Position(7, 1, 2))
     assert run(tmp_path, data=loader, checkpoints=None).position.step == 13
 
@@ -309,13 +312,16 @@ def test_loaders_of_every_kind_go_on(options: dict[str, Any]):
     assert torch.equal(rest.state, whole.state)
 
 
-def training(dtype: torch.dtype = torch.float32):
-    """Dropout, AdamW, warm-up, accumulation over two batches: a state of every kind."""
+def training():
+    """Dropout, AdamW, warm-up, a loss scale that grows, accumulation over two batches."""
     model = stateless(MLP())
     tx = optim.accumulate(optim.adamw(schedules.warmup_cosine(1e-2, 3, 20)), 2)
     params, buffers = model.init(random.key(1))
-    state = TrainState.create(params, buffers, tx, key=random.key(3))
-    return state, train_step(value_and_grad(supervised(model, F.cross_entropy)), tx)
+    scale = precision.dynamic(2.0**10, growth_interval=2)
+    grad_fn = precision.loss_scaled(supervised(model, F.cross_entropy), None, scale)
+    key = random.key(3)
+    state = TrainState.create(params, buffers, tx, key=key, loss_scale=grad_fn.loss_scale)
+    return state, train_step(grad_fn, tx)
 
 
 def test_b04_resume_in_the_middle(tmp_path: Path):
@@ -330,6 +336,7 @@ def test_b04_resume_in_the_middle(tmp_path: Path):
     straight = go(7, None)
     half = go(3, Checkpoints(tmp_path))
     assert any(bool((x != 0).any()) for x in half.state.opt_state.grads.values())
+    assert float(half.state.loss_scale.scale) != 2.0**10
     again = go(7, Checkpoints(tmp_path))
     assert_trees_equal(again.state, straight.state)
     assert again.position == straight.position == Position(7, 0, 7)

@@ -1,0 +1,26 @@
+"""How much memory does the 25M-parameter step need at its peak?"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from bench._process import python
+from bench.conftest import Tabulate, has_jax
+
+#: Freed blocks go back to the system at once, so that what is resident is what is alive.
+RETURN_FREED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self")
+def test_step_memory(tabulate: Tabulate):
+    ways = {"jit": "pure, jitted, donated", "eager": "eager + fused AdamW"}
+    ways |= {"compiled": "torch.compile(model) + fused AdamW"}
+    ways |= {"jax": "JAX jit + Optax, donated"} if has_jax() else {}
+
+    def peak(way: str, width: int) -> float:
+        return python("bench._peak_step", way, str(width), **RETURN_FREED).printed
+
+    values = {title: (peak(way, 2048) - peak(way, 64)) / 1e6 for way, title in ways.items()}
+    tabulate("wide train step, peak memory", values, unit="MB")
