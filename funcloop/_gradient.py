@@ -6,7 +6,13 @@ import torch
 from torch import Tensor
 
 from funcloop._errors import ShapeError
-from funcloop._loss import evaluate_loss, weighted_mean, weights_of
+from funcloop._loss import (
+    evaluate_loss,
+    parts_given_by,
+    require_parts,
+    weighted_mean,
+    weights_of,
+)
 from funcloop._purity import no_outer_graph
 from funcloop._pytree import flatten, paths_of, unflatten
 from funcloop._types import Batch, Buffers, Estimate, Key, LossFn, Params
@@ -45,13 +51,14 @@ def mean_gradient(
     def mean_loss(leaves: list[Tensor]) -> tuple[Tensor, tuple[Tensor, Buffers, dict, Tensor]]:
         params = unflatten(structure, leaves)
         losses, aux = evaluate_loss(loss_fn, params, buffers, batch, key)
+        require_parts(losses, aux, cutter)
         weight = weights_of(losses, aux)
         metrics = {name: weighted_mean(m, weight) for name, m in aux.metrics.items()}
         mean = weighted_mean(losses, weight)
         rest = mean, aux.buffers, metrics, weight.sum()
         return mean if scale is None else mean * scale.to(mean.dtype), rest
 
-    with no_outer_graph():
+    with no_outer_graph(), parts_given_by(None) as cutter:
         grads, (loss, *rest) = torch.func.grad(mean_loss, has_aux=True)(leaves)
         if scale is not None:
             # As torch.amp.GradScaler inverts it.

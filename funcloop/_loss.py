@@ -12,22 +12,34 @@ from torch import Tensor
 from funcloop._errors import ArgumentError, ShapeError
 from funcloop._types import Aux, Batch, Buffers, Estimate, Key, LossFn, Params
 
-#: What cannot do with averaged losses, where it is running.
-_needs_vector: ContextVar[str | None] = ContextVar("needs_vector", default=None)
+#: What is giving a GradFn parts of a batch, where that is so.
+_cutting: ContextVar[str | None] = ContextVar("cutting", default=None)
 
 
 @contextlib.contextmanager
-def no_averaged_losses(where: str) -> Iterator[None]:
-    """Inside: a 0-d loss without a weight is refused, where a GradFn is given parts of a batch.
+def parts_given_by(what: str | None) -> Iterator[str | None]:
+    """Inside: a GradFn is given parts of a batch by `what`; gives who did so outside.
 
-    Each part would weigh one, whatever its number of examples: the mean of means that the field
-    has so often taken for the mean.
+    Each part of an averaged loss would weigh one, whatever its number of examples: the mean of
+    means that the field has so often taken for the mean. A GradFn enters with None: the losses that
+    it takes inside of its own (of tasks) are its own affair.
     """
-    token = _needs_vector.set(where)
+    before = _cutting.get()
+    token = _cutting.set(what)
     try:
-        yield
+        yield before
     finally:
-        _needs_vector.reset(token)
+        _cutting.reset(token)
+
+
+def require_parts(losses: Tensor, aux: Aux, what: str | None) -> None:
+    """Refuse an averaged loss that does not say what it weighs, where `what` gives parts.
+
+    Raises:
+        ShapeError: the loss is 0-d and has no weight.
+    """
+    if what is not None and losses.ndim == 0 and aux.weight is None:
+        require_vector(losses, what)
 
 
 def evaluate_loss(
@@ -53,8 +65,6 @@ def evaluate_loss(
             f"losses of shape {tuple(losses.shape)}",
             "average over the other dimensions, e.g. losses.flatten(1).mean(1)",
         )
-    if losses.ndim == 0 and aux.weight is None and (where := _needs_vector.get()):
-        require_vector(losses, where)
     for name, value in {**aux.metrics, "weight": aux.weight}.items():
         if value is not None and value.shape != losses.shape:
             raise ShapeError(

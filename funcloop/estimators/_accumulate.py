@@ -9,7 +9,7 @@ from torch import Tensor
 from funcloop import random, tree
 from funcloop._barrier import barrier
 from funcloop._errors import ArgumentError, ShapeError
-from funcloop._loss import no_averaged_losses
+from funcloop._loss import parts_given_by
 from funcloop._purity import no_outer_graph
 from funcloop._sum import EstimateSum
 from funcloop._types import Batch, Buffers, Estimate, GradFn, Key, Params
@@ -31,7 +31,7 @@ class Accumulated:
 
     def __call__(self, params: Params, buffers: Buffers, batch: Batch, key: Key) -> Estimate:
         """The Estimate: see `accumulate`."""
-        with no_outer_graph(), no_averaged_losses("accumulation"):
+        with no_outer_graph(), parts_given_by("accumulation"):
             total: EstimateSum | None = None
             for n, part in enumerate(_parts(batch, self._microbatches)):
                 if total is not None:

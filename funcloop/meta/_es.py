@@ -7,7 +7,13 @@ from torch import Tensor
 
 from funcloop import random, tree
 from funcloop._errors import ArgumentError
-from funcloop._loss import evaluate_loss, weighted_mean, weights_of
+from funcloop._loss import (
+    evaluate_loss,
+    parts_given_by,
+    require_parts,
+    weighted_mean,
+    weights_of,
+)
 from funcloop._purity import no_outer_graph
 from funcloop._pytree import PyTree
 from funcloop._types import Batch, Buffers, Estimate, GradFn, Key, LossFn, Params
@@ -54,11 +60,12 @@ def es_grad(
             )
             return tree.map(lambda e: (up - down) / (2 * sigma) * e, noise)
 
-        with no_outer_graph():
+        with no_outer_graph(), parts_given_by(None) as cutter:
             keys = random.split(noise_key, pairs)
             slopes = over_leading(slope, keys, chunk=chunk)
             grads = tree.map(lambda s, p: s.mean(0).to(p.dtype), slopes, params)
             losses, aux = evaluate_loss(loss_fn, params, buffers, batch, loss_key)
+            require_parts(losses, aux, cutter)
             weight = weights_of(losses, aux)
             metrics = {name: weighted_mean(m, weight) for name, m in aux.metrics.items()}
             return Estimate(

@@ -14,6 +14,7 @@ from funcloop._errors import ArgumentError, StructureError
 from funcloop._loss import evaluate_loss, weighted_mean, weights_of
 from funcloop._purity import no_outer_graph
 from funcloop._pytree import PyTree
+from funcloop._sum import combine_all
 from funcloop._types import (
     Aux,
     Batch,
@@ -82,10 +83,7 @@ class MetaGradFn:
         size = len(tasks.keys) if self.chunk is None else self.chunk
         with no_outer_graph():
             parts = [_slice(tasks, i, size) for i in _starts(tasks, size)]
-            first, *rest = [self.grad_fn(params, buffers, part, key) for part in parts]
-            for estimate in rest:
-                first = first.combine(estimate)
-        return first
+            return combine_all(self.grad_fn(params, buffers, part, key) for part in parts)
 
 
 def _slice(tasks: Tasks, start: int, size: int) -> Tasks:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from funcloop import persample, privacy, random, tree
+from funcloop import meta, persample, privacy, random, tree
 from funcloop._errors import ArgumentError, ShapeError
 from funcloop._sum import combine_all
 from funcloop.compile import jit
@@ -273,10 +273,13 @@ def test_what_cannot_be_cut_is_refused() -> None:
 
 
 def test_an_averaged_loss_is_refused_unless_it_says_what_it_weighs() -> None:
-    averaged = value_and_grad(lambda p, b, x, k: (p * x).mean())
+    loss_fn = lambda p, b, x, k: (p * x).mean()  # noqa: E731
+    averaged = value_and_grad(loss_fn)
     assert averaged(torch.ones(()), {}, torch.ones(3), KEY).grads == 1
     with pytest.raises(ShapeError, match="accumulation needs one loss"):
         accumulate(averaged, 2)(torch.ones(()), {}, torch.ones(3), KEY)
+    with pytest.raises(ShapeError, match="accumulation needs one loss"):
+        accumulate(meta.es_grad(loss_fn), 2)(torch.ones(()), {}, torch.ones(3), KEY)
     weighed = value_and_grad(
         lambda p, b, x, k: ((p * x).mean(), Aux(b, {}, torch.tensor(float(len(x)))))
     )
@@ -293,3 +296,10 @@ def test_it_holds_the_activations_of_one_part(compiled: bool, tmp_path: Path) ->
     f = accumulate(grad_fn, parts)
     of_one = 4 * width * examples // parts  # bytes of a hidden activation
     assert peak(jit(f) if compiled else f, *args, folder=tmp_path) < 3.5 * of_one
+
+
+def test_losses_inside_of_a_task_may_be_averaged() -> None:
+    """Each task weighs one, however its own loss is taken; recomputed steps are no exception."""
+    grad_fn = meta.maml(lambda p, b, x, k: (p * x).square().mean(), sgd(0.1), steps=4, remat=True)
+    args = torch.ones(()), {}, (torch.randn(5, 3), torch.randn(5, 3)), KEY
+    assert_trees_close(accumulate(grad_fn, 2)(*args), grad_fn(*args), rtol=1e-5)
