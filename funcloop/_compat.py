@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import platform
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -80,8 +82,21 @@ def function_modes() -> Iterator[Any]:
         yield torch._C._get_function_stack_at(place)
 
 
+def inductor_operators() -> dict[Any, Callable[..., Any]]:
+    """How Inductor takes operators apart that it has no code for.
+
+    Why private: the table has no public name. With it one trace does what AOTAutograd's would.
+    """
+    from torch._inductor.decomposition import select_decomp_table
+
+    return select_decomp_table()
+
+
 def trace_flat(
-    f: Callable[..., Sequence[Any]], leaves: Sequence[Tensor], dynamic: Sequence[int] = ()
+    f: Callable[..., Sequence[Any]],
+    leaves: Sequence[Tensor],
+    dynamic: Sequence[int] = (),
+    decompositions: Mapping[Any, Callable[..., Any]] = MappingProxyType({}),
 ) -> tuple[GraphModule, Sequence[Tensor]]:
     """One graph of plain operators for `f(*leaves)`, and the fake tensors it was traced with.
 
@@ -109,7 +124,8 @@ def trace_flat(
         # Forward mode's zero tensors are made real ones: torch infers arithmetic with them on the
         # meta device, and of a fake tensor it then keeps that device (torch 2.13).
         zeros = {torch.ops.aten._efficientzerotensor.default: torch.zeros}
-        graph = make_fx(f, decomposition_table=zeros, tracing_mode="real")(*fakes)
+        table = {**decompositions, **zeros}
+        graph = make_fx(f, decomposition_table=table, tracing_mode="real")(*fakes)
     for place, (fake, version) in enumerate(zip(fakes, before, strict=True)):
         if fake._version != version:
             raise MutatedInput(place)
@@ -152,11 +168,19 @@ def accepted_sizes(fake: Tensor) -> Callable[[int], bool] | None:
 
 
 class OperatorCalled(Exception):
-    """Raised by `locate_operator` where the operator is called."""
+    """Raised by `locate_operator` at the first call that was looked for; `operator` is its name."""
+
+    def __init__(self, operator: str) -> None:
+        super().__init__(operator)
+        self.operator = operator
 
 
-def locate_operator(f: Callable[..., Any], fakes: Sequence[Tensor], operator: Any) -> None:
-    """Run `f` on fake tensors and raise OperatorCalled from the first call of `operator`.
+def locate_operator(
+    f: Callable[..., Any],
+    fakes: Sequence[Tensor],
+    wanted: Callable[[Any, Sequence[Any], dict[str, Any]], bool],
+) -> None:
+    """Run `f` on fake tensors and raise OperatorCalled from the first call that is wanted.
 
     Why private: a traced node keeps no line of the user's code, and a dispatch mode, which sees
     operators under every torch.func transform, has no public name.
@@ -168,8 +192,8 @@ def locate_operator(f: Callable[..., Any], fakes: Sequence[Tensor], operator: An
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if func is operator:
-                raise OperatorCalled
+            if wanted(func, args, kwargs or {}):
+                raise OperatorCalled(str(func))
             return func(*args, **(kwargs or {}))
 
     mode = next((fake.fake_mode for fake in fakes), None)  # type: ignore[attr-defined]  # fakes
@@ -213,6 +237,33 @@ def inductor_default_cache() -> str:
     return default_cache_dir()
 
 
+def builds_every_vector_isa() -> bool:
+    """Whether the C++ compiler builds for each vector extension of this x86 processor.
+
+    Why private: Inductor asks a process of its own for each of them, in every process that loads
+    compiled code (two seconds on a busy machine), and has no public switch that remembers.
+    """
+    from torch._inductor import cpu_vec_isa
+
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    has = cpu_vec_isa.x86_isa_checker()
+    isas = [
+        isa
+        for isa in cpu_vec_isa.supported_vec_isa_list
+        if all(flag in has for flag in str(isa).split())
+    ]
+    return all(map(bool, isas))
+
+
+class UnknownOption(Exception):
+    """Inductor has no setting of this `name`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
 @contextlib.contextmanager
 def inductor_options(options: Mapping[str, Any]) -> Iterator[None]:
     """Inside: Inductor compiles with these settings.
@@ -220,13 +271,13 @@ def inductor_options(options: Mapping[str, Any]) -> Iterator[None]:
     Why private: `torch.compile(options=)` is the public way to them, and it goes through Dynamo.
 
     Raises:
-        KeyError: there is no such setting.
+        UnknownOption: there is no such setting.
     """
     from torch._inductor import config
 
     for name in options:
         if name not in config.get_config_copy():
-            raise KeyError(name)
+            raise UnknownOption(name)
     with config.patch(dict(options)):
         yield
 
@@ -262,8 +313,7 @@ def compile_inductor(
     from torch._inductor import compile_fx, config
     from torch._inductor.virtualized import V
 
-    graph = _decomposed(graph, fakes)
-    mode = fakes[0].fake_mode if fakes else None  # type: ignore[attr-defined]  # fake tensors
+    mode = fakes[0].fake_mode  # type: ignore[attr-defined]  # fake tensors
     on_cpu = all(fake.device.type == "cpu" for fake in fakes)
     settings = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper_build_separate": True}
     with (
@@ -284,26 +334,20 @@ def compile_inductor(
         )
 
 
-def _decomposed(graph: GraphModule, fakes: Sequence[Tensor]) -> GraphModule:
-    """The graph in the operators that Inductor has code for, none of which writes in place.
+def without_writes(
+    graph: GraphModule, fakes: Sequence[Tensor], decompositions: Mapping[Any, Callable[..., Any]]
+) -> GraphModule:
+    """The same graph without operators that write in place; their results are new tensors.
 
-    Only inputs may be written, and last.
+    Why private: only `make_fx` traces a graph again. Inductor takes a write through a view of an
+    intermediate for one of its own, and the result is silently wrong (torch 2.13).
     """
     from torch._dispatch.python import enable_python_dispatcher
-    from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    mode = fakes[0].fake_mode if fakes else contextlib.nullcontext()  # type: ignore[attr-defined]
-    inputs = {node for node in graph.graph.nodes if node.op == "placeholder"}
-    written = any(_writes(node) and node.args[0] not in inputs for node in graph.graph.nodes)
-    pure = torch.func.functionalize(graph, remove="mutations") if written else graph
-    with torch.no_grad(), mode, enable_python_dispatcher():
-        return make_fx(pure, decomposition_table=select_decomp_table())(*fakes)
-
-
-def _writes(node: Any) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
+    pure = torch.func.functionalize(graph, remove="mutations")
+    with torch.no_grad(), fakes[0].fake_mode, enable_python_dispatcher():  # type: ignore[attr-defined]
+        return make_fx(pure, decomposition_table=dict(decompositions))(*fakes)
 
 
 def is_wrapper(tensor: Tensor) -> bool:

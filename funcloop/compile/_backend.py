@@ -8,13 +8,25 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule
 
-from funcloop._compat import compile_graph, compile_inductor, inductor_options, is_wrapper
+from funcloop._compat import (
+    UnknownOption,
+    compile_graph,
+    compile_inductor,
+    inductor_operators,
+    inductor_options,
+    is_wrapper,
+)
 from funcloop._errors import ArgumentError
-from funcloop.compile._cache import keep_compiled_code
+from funcloop.compile._cache import keep_compiled_code, vector_isas_are_known
 
 Backend = str | Callable[..., Any]
 #: Takes the tensor leaves in a list, which it empties, and returns the outputs.
 Code = Callable[[list[Tensor]], Sequence[Tensor]]
+
+
+def decompositions(backend: Backend) -> Mapping[Any, Callable[..., Any]]:
+    """What a backend wants to have taken apart while tracing."""
+    return inductor_operators() if backend == "inductor" else {}
 
 
 def compile_code(
@@ -36,17 +48,16 @@ def compile_code(
             raise _unknown(sorted(options), f"backend={backend!r}")
         return compile_graph(graph, fakes, backend)
     keep_compiled_code()
+    known = {"cpp.vec_isa_ok": True} if vector_isas_are_known() else {}
+    # Only AOTAutograd takes tensor subclasses apart.
+    straight = bool(fakes) and not any(map(is_wrapper, fakes))
     try:
-        with inductor_options(options):
-            # Only AOTAutograd takes tensor subclasses apart.
-            straight = bool(fakes) and not any(map(is_wrapper, fakes))
-            return (
-                compile_inductor(graph, fakes) if straight else compile_graph(graph, fakes, backend)
-            )
-    except KeyError as error:
-        if error.args and error.args[0] in options:
-            raise _unknown([error.args[0]], "Inductor") from None
-        raise
+        with inductor_options({**known, **options}):
+            if straight:
+                return compile_inductor(graph, fakes)
+            return compile_graph(graph, fakes, backend)
+    except UnknownOption as error:
+        raise _unknown([error.name], "Inductor") from None
 
 
 def _unknown(names: Sequence[str], what: str) -> ArgumentError:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
+import shutil
 from pathlib import Path
 
-from funcloop._compat import inductor_default_cache
+import torch
+
+from funcloop._compat import builds_every_vector_isa, inductor_default_cache
 
 
 def cache_directory() -> Path:
@@ -21,3 +26,20 @@ def keep_compiled_code() -> None:
     """
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR") in (None, inductor_default_cache()):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_directory() / "inductor")
+
+
+@functools.cache
+def vector_isas_are_known() -> bool:
+    """Whether code can be built for every vector extension of this processor; remembered if so."""
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    facts = torch.__version__, sorted(torch.cpu.get_capabilities().items()), compiler
+    built = os.stat(os.path.realpath(compiler)).st_mtime if compiler else None
+    name = hashlib.sha256(repr((facts, built)).encode()).hexdigest()[:16]
+    mark = cache_directory() / f"vector-isas-{name}"
+    if mark.exists():
+        return True
+    if not builds_every_vector_isa():
+        return False
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    return True

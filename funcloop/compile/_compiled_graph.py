@@ -11,6 +11,7 @@ from torch import Tensor
 from funcloop._errors import TraceError
 from funcloop._pytree import Structure, paths_of
 from funcloop.compile._backend import Backend, Code, compile_code
+from funcloop.compile._cuda_graph import recorded
 from funcloop.compile._dispatch import Dispatch
 from funcloop.compile._donation import Donated, Lost, check_unaliased, fresh_alias, spend
 from funcloop.compile._dynamic import Dynamic
@@ -96,7 +97,7 @@ def compile_traced(
         structure: Their structure.
         donated: Pairs (place among the leaves, place in the result).
         backend: A torch.compile backend.
-        options: Settings of Inductor.
+        options: Settings of Inductor, and `cudagraphs`.
         dynamic: The leading dimension that is a symbol of the graph, if one is.
     """
     outputs = [o for o, constant in enumerate(traced.constants) if constant is None]
@@ -104,8 +105,13 @@ def compile_traced(
     flat_input = {place: number for number, place in enumerate(_tensor_places(leaves))}
     kept = prepare(traced.graph, [(flat_input[i], flat_output[o]) for i, o in donated])
     choose_products(traced.graph)
+    settings = dict(options)
+    replay = settings.pop("cudagraphs", False)
+    code = compile_code(traced.graph, traced.fakes, backend, settings)
+    if replay:
+        code = recorded(code, traced.fakes, frozenset(flat_input[i] for i, _ in donated))
     return assemble(
-        compile_code(traced.graph, traced.fakes, backend, options),
+        code,
         leaves,
         structure,
         traced.output,

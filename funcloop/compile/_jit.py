@@ -9,7 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from funcloop._compat import transforming
 from funcloop._pytree import Structure, unflatten
 from funcloop.compile._arguments import Which, chosen
-from funcloop.compile._backend import Backend
+from funcloop.compile._backend import Backend, decompositions
 from funcloop.compile._check import CHECKED_CALLS, check_equal, expected
 from funcloop.compile._compiled import Lowered
 from funcloop.compile._compiled_graph import CompiledGraph
@@ -98,7 +98,8 @@ class Jitted(Generic[P, R]):
     def _lower(
         self, leaves: Sequence[Any], structure: Structure | str, places: tuple[int, ...]
     ) -> Lowered:
-        traced = trace(self._call_unmarked, leaves, structure, places)
+        table = decompositions(self._backend)
+        traced = trace(self._call_unmarked, leaves, structure, places, table)
         dynamic = dynamic_of(places, traced.fakes, leaves) if places else None
         args, _ = unflatten(structure, leaves)
         donated = match_arguments(args, self._donate, traced.fake_output)
@@ -192,7 +193,9 @@ def jit(
             symbol of the graph, the same for all of them: one graph serves every size from two on.
             `dynamic="batch"` fits a step and a GradFn. Padding (`loop.batches`) costs no symbol.
         backend: A torch.compile backend: `inductor`, or `aot_eager` to skip code generation.
-        options: Settings of Inductor (names of `torch._inductor.config`).
+        options: Settings of Inductor (names of `torch._inductor.config`), and `cudagraphs`: on
+            CUDA, True replays all kernels of a call together. Donated leaves keep their addresses;
+            the other arguments and the results are copied.
         debug: Run the plain function beside the compiled one for the first three calls, and name
             the first output that differs beyond rounding.
 

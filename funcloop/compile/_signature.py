@@ -78,10 +78,8 @@ def signature(
     Raises:
         ArgumentError: a leaf is neither a tensor nor hashable.
     """
-    specs = [_spec(leaf) for leaf in leaves]
-    for place in dynamic:
-        specs[place] = specs[place]._replace(shape=(-1, *specs[place].shape[1:]))
-    specs = tuple(specs)
+    free = frozenset(dynamic)
+    specs = tuple([_spec(leaf, place in free) for place, leaf in enumerate(leaves)])
     try:
         hash(specs)
     except TypeError:
@@ -89,9 +87,10 @@ def signature(
     return Signature(structure, specs, ambient())
 
 
-def _spec(leaf: Any) -> TensorSpec | ConstantSpec:
+def _spec(leaf: Any, free: bool) -> TensorSpec | ConstantSpec:
     if isinstance(leaf, Tensor):
-        return TensorSpec(leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
+        shape = (-1, *leaf.shape[1:]) if free else leaf.shape
+        return TensorSpec(shape, leaf.stride(), leaf.dtype, leaf.device)
     return ConstantSpec(type(leaf), leaf)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import linecache
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from funcloop._compat import (
     locate_operator,
     looks_at_values,
     trace_flat,
+    without_writes,
 )
 from funcloop._errors import FuncloopError, RandomnessError, TraceError
 from funcloop._pytree import Structure, flatten, paths_of, unflatten
@@ -50,10 +52,12 @@ def trace(
     leaves: Sequence[Any],
     structure: Structure | str,
     dynamic: Sequence[int] = (),
+    decompositions: Mapping[Any, Callable[..., Any]] = MappingProxyType({}),
 ) -> Traced:
     """Trace `f(*args, **kwargs)`, where `(args, kwargs)` has these leaves and this structure.
 
-    The leading dimension of the leaves at the places `dynamic` is a symbol.
+    The leading dimension of the leaves at the places `dynamic` is a symbol, and operators in the
+    table are taken apart as it says.
 
     Raises:
         TraceError: the function looks at a value, writes into an argument, or captures a tensor
@@ -74,7 +78,9 @@ def trace(
 
     try:
         symbolic = [places.index(i) for i in dynamic]
-        graph, fakes = trace_flat(flat, [leaves[i] for i in places], symbolic)
+        graph, fakes = trace_flat(flat, [leaves[i] for i in places], symbolic, decompositions)
+        if any(_writes(node.target) for node in graph.graph.nodes):
+            graph = without_writes(graph, fakes, decompositions)
     except MutatedInput as error:
         path = paths_of(structure)[places[error.place]]
         raise TraceError(
@@ -93,6 +99,11 @@ def trace(
     _refuse_random(graph, flat, fakes)
     constants = [None if isinstance(x, Tensor) else x for x in outputs]
     return Traced(graph, fakes, shape, constants, unflatten(shape, outputs), captured)
+
+
+def _writes(operator: Any) -> bool:
+    schema = getattr(operator, "_schema", None)
+    return schema is not None and schema.is_mutable
 
 
 def _value_error(error: Exception) -> TraceError:
@@ -135,29 +146,28 @@ def _attribute(graph: GraphModule, node: Node) -> Any:
 
 
 def _refuse_random(graph: GraphModule, flat: Callable[..., Any], fakes: Sequence[Tensor]) -> None:
-    for node in graph.graph.nodes:
-        if not _draws(node):
-            continue
-        try:
-            locate_operator(flat, fakes, node.target)
-            line = "a line that cannot be named"
-        except OperatorCalled as error:
-            line = _user_line(error)
-        raise RandomnessError(
-            "a jitted function takes its random numbers from a key",
-            f"{node.target} in {line}",
-            "use funcloop.random, or model.apply(..., key=key)",
-        )
+    drawing = [n for n in graph.graph.nodes if _draws(n.target, n.args, n.kwargs)]
+    if not drawing:
+        return
+    name, line = str(drawing[0].target), "a line that cannot be named"
+    try:
+        locate_operator(flat, fakes, _draws)
+    except OperatorCalled as error:
+        name, line = error.operator, _user_line(error)
+    raise RandomnessError(
+        "a jitted function takes its random numbers from a key",
+        f"{name} in {line}",
+        "use funcloop.random, or model.apply(..., key=key)",
+    )
 
 
-def _draws(node: Node) -> bool:
-    """Whether a node draws random numbers; fused attention with a dropout of zero does not."""
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+def _draws(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a call draws random numbers; fused attention with a dropout of zero does not."""
+    if torch.Tag.nondeterministic_seeded not in getattr(operator, "tags", ()):
         return False
-    schema = node.target._schema  # type: ignore[union-attr]  # what has tags is an operator
-    values = {argument.name: argument.default_value for argument in schema.arguments}
-    values.update(zip(values, node.args, strict=False))
-    values.update(node.kwargs)
+    values = {argument.name: argument.default_value for argument in operator._schema.arguments}
+    values.update(zip(values, args, strict=False))
+    values.update(kwargs)
     return (
         values.get("dropout_p") != 0 and values.get("train", True) and values.get("training", True)
     )

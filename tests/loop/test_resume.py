@@ -192,6 +192,16 @@ def test_in_another_thread_it_saves_without_listening(tmp_path: Path):
     assert Checkpoints(tmp_path / "kept").steps()[-1] == 13
 
 
+def test_other_ranks_read_and_do_not_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    want = run(tmp_path, steps=6)
+    before = sorted(os.listdir(tmp_path / "kept"))
+    monkeypatch.setattr("funcloop.loop._fit.is_first", lambda: False)
+    result = run(tmp_path, steps=7)
+    assert untimed(result.history[: len(want.history)]) == untimed(want.history)
+    assert result.position.step == 7
+    assert sorted(os.listdir(tmp_path / "kept")) == before
+
+
 def test_a_finished_run_is_returned(tmp_path: Path):
     want = run(tmp_path)
     assert_same_run(run(tmp_path, cut_at(1, fail)), want, tmp_path)

@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from funcloop import optim, schedules
+from funcloop import optim
 from funcloop._errors import ShapeError
 from funcloop.optim._leaves import map_leaves, safe_sqrt
-from tests.optim.trajectories import start
 
 
 def test_a_formula_sees_real_numbers_of_one_dtype_at_least_float32():
@@ -46,41 +44,3 @@ def test_the_root_has_derivative_zero_at_zero_and_is_exact_elsewhere(dtype):
     assert first[0] == 0
     assert second[0] == 0
     torch.testing.assert_close(first[1:], 0.5 / x.sqrt()[1:])
-
-
-@pytest.mark.parametrize(
-    "tx",
-    [
-        optim.adamw(schedules.warmup_cosine(0.1, 2, 10)),
-        optim.chain(optim.clip_by_global_norm(1.0), optim.nadam()),
-        optim.prodigy(),
-    ],
-    ids=["adamw", "clipped nadam", "prodigy"],
-)
-def test_no_chain_of_scalars_enters_a_loop_over_elements(tx):
-    """Between an elementwise operation and numbers set apart (`_apart`) stand only cheap ones."""
-    params = {"w": start()["w"].float()}
-    state = tx.init(params)
-
-    def step(params, state, grads):
-        updates, state = tx.update(grads, state, params)
-        return optim.apply_updates(params, updates), state
-
-    graph = make_fx(step, tracing_mode="fake")(params, state, params).graph
-    cheap = {"as_strided", "ne", "neg", "full", "scalar_tensor"}
-    for node in graph.nodes:
-        value = node.meta.get("val")
-        if node.op == "call_function" and getattr(value, "shape", None) == params["w"].shape:
-            for operand in node.all_input_nodes:
-                assert set(chain_of(operand)) <= cheap, (node, operand)
-
-
-def chain_of(node):
-    """Names of the 0-d operations that lead to a node, back to inputs and what is set apart."""
-    if node.op != "call_function" or node.meta["val"].ndim:
-        return
-    name = node.target.overloadpacket.__name__
-    yield name
-    if name != "as_strided":
-        for operand in node.all_input_nodes:
-            yield from chain_of(operand)
