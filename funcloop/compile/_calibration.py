@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import platform
 import time
 from collections.abc import Callable, Iterable
@@ -29,6 +30,8 @@ LARGE = 2**28
 ROUNDS = 8
 #: Rounds in which it is not, after which the question is closed.
 LOST = 4
+#: Processes a core that want to run, beyond which measuring would say more of them than of us.
+BUSY = 2.0
 #: Seconds that one measurement lasts at least.
 BLOCK = 3e-4
 #: Seconds that one graph may wait; what is then unknown stays where it is, until the next graph.
@@ -54,7 +57,7 @@ def faster_in_onednn(products: Iterable[Product]) -> set[Product]:
     end = time.perf_counter() + PATIENCE
     for product in worth:
         name = class_of(product)
-        if name in answers or time.perf_counter() >= end:
+        if name in answers or time.perf_counter() >= end or busy():
             continue
         answer = measure(product)
         if answer is not None:
@@ -69,6 +72,12 @@ def class_of(product: Product) -> str:
     sizes = "x".join(str(2 ** round(math.log2(size))) for size in product.sizes)
     forms = "".join("NT"[transposed] for transposed in product.transposed)
     return f"{product.operator} float32 {sizes} {forms}"
+
+
+def busy() -> bool:
+    """Whether others keep this machine so busy that a measurement is worth nothing."""
+    load = getattr(os, "getloadavg", None)  # Windows has none
+    return load is not None and load()[0] > BUSY * (os.cpu_count() or 1)
 
 
 def measure(product: Product) -> bool | None:

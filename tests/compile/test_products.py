@@ -142,9 +142,10 @@ def test_a_symbolic_size_stays():
 BIG = Product("mm", (1, 512, 512, 512), (False, True))
 
 
-def pretend(monkeypatch, answer: bool | None) -> list[Product]:
+def pretend(monkeypatch, answer: bool | None, load: float = 0.0) -> list[Product]:
     """This is the answer, whatever is measured; returns what has been."""
     measured = []
+    monkeypatch.setattr(_calibration.os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
     monkeypatch.setattr(_calibration, "measure", lambda p: measured.append(p) or answer)
     return measured
 
@@ -194,6 +195,13 @@ def test_only_agreeing_rounds_decide(ratios, answer, rounds: int, monkeypatch):
     monkeypatch.setattr(_calibration, "seconds", seconds)
     assert _calibration.measure(BIG) is answer
     assert len(timed) == 1 + 2 * rounds
+
+
+def test_a_busy_machine_measures_nothing(cache, monkeypatch):
+    measured = pretend(monkeypatch, True, load=1e6)
+    assert faster_in_onednn([BIG]) == set()
+    assert measured == []
+    assert not cache.exists()
 
 
 def test_small_products_are_not_measured(cache, monkeypatch):
