@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import torch
 
-import funcloop as fl
 from bench import _workloads
 from bench._process import forget_peak, memory
 
@@ -23,9 +22,7 @@ def build(way: str, width: int) -> Callable[[], object]:
     torch.manual_seed(0)
     work = _workloads.wide(width)
     if way == "jit":
-        state = _workloads.first_state(work.net)
-        step = fl.jit(_workloads.pure_step(work.net.to("meta")), donate=0)
-        return _workloads.running(step, state, work)
+        return _workloads.lean(work)
     if way == "jax":
         from bench._workloads_jax import jax_step
 

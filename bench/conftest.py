@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 
 import pytest
 
 from bench._interleave import Rival, Timings, interleave
+from bench._rivals import has_jax
+from bench._table import Row, lines, plain_ratios, rows
 
 Compare = Callable[..., Timings]
 Tabulate = Callable[..., None]
-ROWS = pytest.StashKey[list[tuple[str, ...]]]()
-HEAD = ("question", "ours", "rival", "its figure", "ours / rival")
-
-
-def has_jax() -> bool:
-    """Whether rows for JAX and Optax can be made; they are rivals, not dependencies."""
-    return all(importlib.util.find_spec(name) for name in ("jax", "optax"))
-
+ROWS = pytest.StashKey[list[Row]]()
 
 collect_ignore = [] if has_jax() else ["_workloads_jax.py"]  # the doctest plugin imports each file
 
@@ -32,10 +26,9 @@ def tabulate(benchmark, request: pytest.FixtureRequest) -> Tabulate:
     """`tabulate(question, values, unit="s")`: figures measured once each, ours first."""
 
     def add(question: str, values: Mapping[str, float], unit: str = "s") -> None:
-        ours = next(iter(values))
-        ratios = {name: values[ours] / value for name, value in values.items() if name != ours}
+        ratios = plain_ratios(values)
         benchmark.extra_info[question] = {"values": dict(values), "ratios": ratios}
-        _add_rows(request.config, question, values, ratios, unit)
+        request.config.stash[ROWS] += rows(question, values, ratios, unit)
 
     yield add
     benchmark.pedantic(lambda: None, rounds=1)  # pytest-benchmark keeps only what has been timed
@@ -56,43 +49,17 @@ def compare(benchmark, request: pytest.FixtureRequest) -> Compare:
         benchmark.extra_info.update(
             medians=timings.medians, ratios=timings.ratios, question=question
         )
-        _add_rows(request.config, question, timings.medians, timings.ratios, "s")
+        request.config.stash[ROWS] += rows(question, timings.medians, timings.ratios)
         benchmark.pedantic(next(iter(rivals.values())), rounds=5, warmup_rounds=1)
         return timings
 
     return run
 
 
-def _add_rows(
-    config: pytest.Config,
-    question: str,
-    values: Mapping[str, float],
-    ratios: Mapping[str, float],
-    unit: str,
-) -> None:
-    ours = next(iter(values))
-    config.stash[ROWS] += [
-        (question, _written(values[ours], unit), name, _written(values[name], unit), f"{ratio:.2f}")
-        for name, ratio in ratios.items()
-    ]
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    rows = terminalreporter.config.stash[ROWS]
-    if not rows:
-        return
-    widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
-    terminalreporter.section("medians, interleaved; a ratio below 1 means that ours needs less")
-    for row in (HEAD, *rows):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        terminalreporter.write_line("  ".join(cells).rstrip())
-
-
-def _written(value: float, unit: str) -> str:
-    if unit != "s":
-        return f"{value:.3g} {unit}"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value:.1e} s"
+    found = terminalreporter.config.stash[ROWS]
+    if found:
+        terminalreporter.section("medians, interleaved; a ratio below 1 means that ours needs less")
+        for line in lines(found):
+            terminalreporter.write_line(line)

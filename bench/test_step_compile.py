@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from bench._process import Spent, python
-from bench.conftest import Tabulate, has_jax
+from bench._rivals import JAX, OURS, SAME_STEP, has_jax
+from bench.conftest import Tabulate
 
 QUIET = {"FUNCLOOP_PROGRESS": "0"}
 
@@ -18,22 +17,22 @@ def first_step(way: str, cache: Path) -> Spent:
 
 def test_step_cold_compile(tmp_path: Path, tabulate: Tabulate):
     """A process without any cache, then a second one with what the first left behind."""
-    ways = {"jit": "jit", "dynamo": "torch.compile, same step"}
-    ways |= {"jax": "JAX jit + Optax"} if has_jax() else {}
+    ways = {"jit": OURS, "dynamo": SAME_STEP} | ({"jax": JAX} if has_jax() else {})
     imports = first_step("nothing", tmp_path / "nothing").cpu
-    cold, warm = ({w: first_step(w, tmp_path / w) for w in ways} for _ in ("cold", "warm"))
-    name = {way: "jit" if way == "jit" else title for way, title in ways.items()}
-    tabulate("GPT, cold first step", {name[w]: s.printed for w, s in cold.items()})
-    cpu = {name[w]: s.cpu - imports for w, s in cold.items()}
-    tabulate("GPT, cold first step, CPU seconds", cpu)
-    tabulate("GPT, second process, first step", {name[w]: s.printed for w, s in warm.items()})
+    cold, warm = ({way: first_step(way, tmp_path / way) for way in ways} for _ in range(2))
+    rows = {
+        "GPT, first step, cold": {way: spent.printed for way, spent in cold.items()},
+        "GPT, first step, cold, CPU time": {way: s.cpu - imports for way, s in cold.items()},
+        "GPT, first step, second process": {way: spent.printed for way, spent in warm.items()},
+    }
+    for question, seconds in rows.items():
+        tabulate(question, {ways[way]: value for way, value in seconds.items()})
 
 
-@pytest.mark.parametrize("way", ["load"])
-def test_step_ahead_of_time(way: str, tmp_path: Path, tabulate: Tabulate):
-    """Loading a package and its first step, against compiling it."""
+def test_step_ahead_of_time(tmp_path: Path, tabulate: Tabulate):
+    """Loading a package and its first step, against making it."""
     package = tmp_path / "step.pt2"
     saved = first_step(f"save:{package}", tmp_path / "cache")
-    loaded = first_step(f"{way}:{package}", tmp_path / "cache")
+    loaded = first_step(f"load:{package}", tmp_path / "cache")
     seconds = {"load_compiled": loaded.printed, "lower, compile, save": saved.printed}
-    tabulate("GPT, ahead of time, first step", seconds)
+    tabulate("GPT, first step, ahead of time", seconds)

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from bench._process import python
-from bench.conftest import Tabulate, has_jax
+from bench._rivals import COMPILED, EAGER, JAX, OURS, has_jax
+from bench.conftest import Tabulate
 
 #: Freed blocks go back to the system at once, so that what is resident is what is alive.
 RETURN_FREED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
@@ -15,9 +16,8 @@ RETURN_FREED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self")
 def test_step_memory(tabulate: Tabulate):
-    ways = {"jit": "pure, jitted, donated", "eager": "eager + fused AdamW"}
-    ways |= {"compiled": "torch.compile(model) + fused AdamW"}
-    ways |= {"jax": "JAX jit + Optax, donated"} if has_jax() else {}
+    ways = {"jit": OURS, "eager": EAGER, "compiled": COMPILED}
+    ways |= {"jax": JAX} if has_jax() else {}
 
     def peak(way: str, width: int) -> float:
         return python("bench._peak_step", way, str(width), **RETURN_FREED).printed

@@ -19,24 +19,29 @@ from funcloop._compat import has_onednn, untraced
 from funcloop.compile._cache import cache_directory
 from funcloop.compile._onednn import OPERATORS, Product
 
-#: How many times faster oneDNN has to be; noise and ties leave a product where it is.
+#: How many times faster oneDNN has to be; ties leave a product where it is.
 CLEAR = 1.15
 #: Operations below which a product is not worth a look: some 20 us on one core.
 SMALL = 2**22
 #: Operations of what is measured for a larger product: a millisecond.
 LARGE = 2**28
-#: Rounds of a measurement; it ends after three where oneDNN has not been faster once.
-ROUNDS = 9
+#: Rounds in which oneDNN has to be clearly faster, each; on a busy machine chance would win fewer.
+ROUNDS = 8
+#: Rounds in which it is not, after which the question is closed.
+LOST = 4
+#: Seconds that one measurement lasts at least.
+BLOCK = 3e-4
 #: Seconds that one graph may wait; what is then unknown stays where it is, until the next graph.
-PATIENCE = 0.4
+PATIENCE = 0.3
 
-Ratios = dict[str, float]
+Answers = dict[str, bool]
 
 
 def faster_in_onednn(products: Iterable[Product]) -> set[Product]:
     """Those of the products for which oneDNN is clearly faster, as measured now or before.
 
-    The measurements are kept in `products.json` in the cache directory, by machine and class.
+    The answers are kept in `products.json` in the cache directory, by machine and class. A question
+    that noise leaves open is asked again with the next graph.
     """
     worth = sorted(
         {product for product in products if product.operations >= SMALL},
@@ -45,15 +50,18 @@ def faster_in_onednn(products: Iterable[Product]) -> set[Product]:
     )
     if not worth or not has_onednn():
         return set()
-    ratios, new = _read().get(machine(), {}), {}
+    answers, new = _read().get(machine(), {}), {}
     end = time.perf_counter() + PATIENCE
     for product in worth:
         name = class_of(product)
-        if name not in ratios and time.perf_counter() < end:
-            ratios[name] = new[name] = measure(product)
+        if name in answers or time.perf_counter() >= end:
+            continue
+        answer = measure(product)
+        if answer is not None:
+            answers[name] = new[name] = answer
     if new:
         _add(new)
-    return {product for product in worth if ratios.get(class_of(product), 0.0) >= CLEAR}
+    return {product for product in worth if answers.get(class_of(product))}
 
 
 def class_of(product: Product) -> str:
@@ -63,27 +71,31 @@ def class_of(product: Product) -> str:
     return f"{product.operator} float32 {sizes} {forms}"
 
 
-def measure(product: Product) -> float:
-    """How many times faster oneDNN is, at the best of interleaved rounds; 0 where it is wrong."""
+def measure(product: Product) -> bool | None:
+    """Whether oneDNN is clearly faster, and right; None where the rounds do not agree."""
     with untraced(), torch.no_grad():
         factors = _factors(product)
         aten, onednn = getattr(torch, product.operator), OPERATORS[product.operator]
         out, other = aten(*factors), onednn(*factors)
         if not torch.allclose(out, other, rtol=1e-4, atol=1e-4 * float(out.abs().max())):
-            return 0.0  # float32 products in bfloat16, for one
-        best = [math.inf, math.inf]
-        for number in range(ROUNDS):
-            if number == 3 and best[0] <= best[1]:
-                break
-            # Compiled code gives aten's products a place to write to, and lets oneDNN's find one.
-            best[0] = min(best[0], _time(lambda: aten(*factors, out=out)))
-            best[1] = min(best[1], _time(lambda: onednn(*factors)))
-        return round(best[0] / best[1], 3)
+            return False  # float32 products in bfloat16, for one
+        # Compiled code gives aten's products a place to write to, and lets oneDNN's find one.
+        rivals = [lambda: aten(*factors, out=out), lambda: onednn(*factors)]
+        calls = math.ceil(BLOCK / max(seconds(rivals[0], 1), 1e-6))
+        won = lost = 0
+        while won + lost < ROUNDS and lost < LOST:
+            # In turn, so that neither always finds the caches warm.
+            order = (0, 1) if (won + lost) % 2 else (1, 0)
+            spent = {place: seconds(rivals[place], calls) for place in order}
+            won, lost = (won + 1, lost) if spent[0] >= CLEAR * spent[1] else (won, lost + 1)
+        return False if lost >= LOST else True if not lost else None
 
 
-def _time(run: Callable[[], object]) -> float:
+def seconds(run: Callable[[], object], calls: int) -> float:
+    """What so many calls take."""
     began = time.perf_counter()
-    run()
+    for _ in range(calls):
+        run()
     return time.perf_counter() - began
 
 
@@ -126,16 +138,19 @@ def _path() -> Path:
     return cache_directory() / "products.json"
 
 
-def _read() -> dict[str, Ratios]:
-    """What is known, by machine; nothing where the file is missing or broken."""
+def _read() -> dict[str, Answers]:
+    """What is known, by machine; what is missing or broken is not."""
     try:
         known = json.loads(_path().read_text())
-        return {machine: dict(ratios) for machine, ratios in known.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+        return {
+            machine: {name: answer for name, answer in answers.items() if isinstance(answer, bool)}
+            for machine, answers in known.items()
+        }
+    except (OSError, ValueError, AttributeError):
         return {}
 
 
-def _add(new: Ratios) -> None:
+def _add(new: Answers) -> None:
     """Write the file as a whole; a directory that cannot be written to means measuring again."""
     known = _read()
     known.setdefault(machine(), {}).update(new)
