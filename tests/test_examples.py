@@ -142,6 +142,15 @@ def test_qat_digits(
     assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_saved_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd):
+    run("saved_step.py", "--out", str(tmp_path), monkeypatch=monkeypatch)
+    printed = capfd.readouterr().out  # that of the second process too
+    assert [int(step) for step in re.findall(r"step (\d+):", printed)] == [200, 400]
+    first, second = map(float, re.findall(r"loss ([\d.]+)", printed))
+    assert second < first
+    assert "Inductor was imported: False" in printed
+
+
 def test_every_example_has_a_test():
     tests = {f"{name.removeprefix('test_')}.py" for name in globals() if name.startswith("test_")}
     assert tests >= EXAMPLES

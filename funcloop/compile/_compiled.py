@@ -6,15 +6,23 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
+import torch
+
 from funcloop._errors import StructureError
-from funcloop._pytree import Structure
+from funcloop._pytree import Structure, unflatten
 from funcloop.compile._backend import Backend
 from funcloop.compile._compiled_graph import CompiledGraph, compile_traced
 from funcloop.compile._dynamic import Dynamic
 from funcloop.compile._package import load_package, save_package
 from funcloop.compile._progress import compiling
 from funcloop.compile._retrace import differences
-from funcloop.compile._signature import Signature, as_leaves, signature
+from funcloop.compile._signature import (
+    ConstantSpec,
+    Signature,
+    TensorSpec,
+    as_leaves,
+    signature,
+)
 from funcloop.compile._trace import Traced
 
 
@@ -83,6 +91,17 @@ class Compiled:
                 )
         return self._graph.run(leaves)
 
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The positional arguments that it takes: constants, and tensors on the meta device.
+
+        `checkpoint.restore(path, like=compiled.arguments[0])` reads a state for it. A dynamic size
+        is zero here.
+        """
+        leaves = [_like(spec) for spec in self._kind.leaves]
+        args, _ = unflatten(self._kind.structure, leaves)
+        return args
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write the compiled code and what a call needs into one file (an AOTInductor package).
 
@@ -97,6 +116,13 @@ class Compiled:
             CompileError: the function was itself loaded from a file.
         """
         save_package(path, self._graph, self._kind, self._traced)
+
+
+def _like(spec: TensorSpec | ConstantSpec) -> Any:
+    if isinstance(spec, ConstantSpec):
+        return spec.value
+    shape = [max(size, 0) for size in spec.shape]
+    return torch.empty_strided(shape, spec.strides, dtype=spec.dtype, device="meta")
 
 
 def load_compiled(path: str | PathLike[str]) -> Compiled:

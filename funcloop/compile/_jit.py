@@ -191,7 +191,8 @@ def jit(
         static: Positions or names of arguments that are constants of the graph (hashable).
         dynamic: Positions or names of arguments whose leaves have a leading dimension that is a
             symbol of the graph, the same for all of them: one graph serves every size from two on.
-            `dynamic="batch"` fits a step and a GradFn. Padding (`loop.batches`) costs no symbol.
+            `dynamic="batch"` fits a step and a GradFn. Padding of weight zero (`loop.batches`,
+            `loop.pad_batch`) is exact as well, and needs no symbol.
         backend: A torch.compile backend: `inductor`, or `aot_eager` to skip code generation.
         options: Settings of Inductor (names of `torch._inductor.config`), and `cudagraphs`: on
             CUDA, True replays all kernels of a call together. Donated leaves keep their addresses;

@@ -12,6 +12,7 @@ from funcloop.loop._keyed_sampler import KeyedSampler
 from funcloop.loop._lr_finder import RateSweep, lr_finder
 from funcloop.loop._overfit import overfit_batch
 from funcloop.loop._pad import pad, pad_collate
+from funcloop.loop._pad_batch import pad_batch
 from funcloop.loop._plot import plot_curves
 from funcloop.loop._plot_sweep import plot_sweep
 from funcloop.loop._prefetch import Prefetched, prefetch
@@ -35,6 +36,7 @@ __all__ = [
     "metrics",
     "overfit_batch",
     "pad",
+    "pad_batch",
     "pad_collate",
     "plot_curves",
     "plot_sweep",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from funcloop import random, tree
-from funcloop._errors import ArgumentError, ShapeError
+from funcloop._errors import ArgumentError, ShapeError, StructureError
 from funcloop._types import Batch, Key, PyTree
 
 
@@ -125,9 +125,19 @@ def batches(
 
 
 def with_entries(batch: PyTree, **entries: Tensor) -> Batch:
-    """The batch with entries added: last in a tuple, by name in a dict, beside anything else."""
+    """The batch with entries added: last in a tuple, by name in a dict, beside anything else.
+
+    Raises:
+        StructureError: a dict has one of these names.
+    """
     if type(batch) in (tuple, list):
         return (*batch, *entries.values())
     if isinstance(batch, dict):
+        if taken := sorted(batch.keys() & entries.keys()):
+            raise StructureError(
+                "a batch gains its weights under a name that is free",
+                f"the batch has {taken} already",
+                "give them as weight=, or under another name and multiply in the loss",
+            )
         return {**batch, **entries}
     return (batch, *entries.values())

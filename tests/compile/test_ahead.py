@@ -45,6 +45,15 @@ def test_a_compiled_function_takes_its_own_kind_of_arguments() -> None:
         compiled(start(), BATCH, "test")
 
 
+def test_the_arguments_that_it_takes() -> None:
+    compiled = jit(step, backend="aot_eager").lower(start(), BATCH, "train").compile()
+    state, batch, mode = compiled.arguments
+    assert type(state) is Run
+    assert (state.w.shape, state.w.dtype) == (start().w.shape, start().w.dtype)
+    assert batch["x"].is_meta
+    assert mode == "train"
+
+
 CONTINUE = """
 import sys, torch
 import funcloop as fl
