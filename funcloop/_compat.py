@@ -315,10 +315,11 @@ def compile_inductor(
 
     mode = fakes[0].fake_mode  # type: ignore[attr-defined]  # fake tensors
     on_cpu = all(fake.device.type == "cpu" for fake in fakes)
+    in_cpp = on_cpu and not any(_returns_list(node.target) for node in graph.graph.nodes)
     settings = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper_build_separate": True}
     with (
         torch.no_grad(),
-        config.patch(settings if on_cpu else {}),
+        config.patch(settings if in_cpp else {}),
         V.set_fake_mode(mode),
         tracing(TracingContext(mode)),
         enable_python_dispatcher(),
@@ -329,9 +330,17 @@ def compile_inductor(
             compile_fx.get_num_model_outputs(graph),
             len(fakes),
             compile_fx.create_compiler_config_extra(graph),
-            functools.partial(compile_fx.compile_fx_inner, cpp_wrapper=on_cpu),
+            functools.partial(compile_fx.compile_fx_inner, cpp_wrapper=in_cpp),
             is_inference=True,
         )
+
+
+def _returns_list(operator: Any) -> bool:
+    """Whether it is a custom operator that returns a list: C++ calls of one crash (torch 2.13)."""
+    schema = getattr(operator, "_schema", None)
+    if schema is None or operator.namespace in ("aten", "prims"):
+        return False
+    return any(isinstance(result.type, torch.ListType) for result in schema.returns)
 
 
 def without_writes(

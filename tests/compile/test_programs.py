@@ -121,3 +121,18 @@ def test_many_programs_in_one_inductor_graph(seed, device):
     want = together(x, y)
     assert_close(fl.jit(together)(x, y), want)
     assert_close(fl.jit(together, donate=0)(x.clone(), y), want)
+
+
+@torch.library.custom_op("funcloop_tests::halves", mutates_args=())
+def halves(x: Tensor) -> list[Tensor]:
+    return [x / 2]
+
+
+@halves.register_fake
+def _(x: Tensor) -> list[Tensor]:
+    return [torch.empty_like(x)]
+
+
+def test_a_custom_operator_that_returns_a_list():
+    """Inductor's C++ calls of such an operator crash the process (torch 2.13)."""
+    assert fl.jit(lambda x: halves(x)[0] + 1)(torch.ones(2)).tolist() == [1.5, 1.5]
