@@ -14,7 +14,7 @@ from bench.conftest import Compare
 from funcloop import random
 from funcloop.loop import ImageFolder, KeyedSampler, prefetch
 
-BATCH, BATCHES = 8, 60
+BATCH, BATCHES, COPIES = 8, 120, 8
 STEP = 0.005
 
 
@@ -23,7 +23,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """JPEGs of 64x64 noise, which is the slowest thing to decode, in two classes."""
     images = pytest.importorskip("PIL.Image")
     root = tmp_path_factory.mktemp("images")
-    for number in range(BATCH * BATCHES // 4):
+    for number in range(BATCH * BATCHES // COPIES):
         folder = root / str(number % 2)
         folder.mkdir(exist_ok=True)
         pixels = torch.randint(256, (24, 24, 3), dtype=torch.uint8).numpy()
@@ -35,9 +35,9 @@ def test_a_step_of_5_ms_is_fed_from_2_workers(compare: Compare, root: Path):
     """The step runs elsewhere, as on a GPU: this process sleeps for as long."""
     images = ImageFolder(root, 48)
     loader = DataLoader(
-        torch.utils.data.ConcatDataset([images] * 4),
+        torch.utils.data.ConcatDataset([images] * COPIES),
         BATCH,
-        sampler=KeyedSampler(random.key(0), 4 * len(images)),
+        sampler=KeyedSampler(random.key(0), COPIES * len(images)),
         num_workers=2,
         persistent_workers=True,
     )
@@ -53,4 +53,4 @@ def test_a_step_of_5_ms_is_fed_from_2_workers(compare: Compare, root: Path):
         "the same batches in memory": lambda: run(in_memory),
         "DataLoader alone": lambda: run(loader),
     }
-    compare("60 steps of 5 ms on 8 JPEGs each, 2 workers", rivals, rounds=15)
+    compare("120 steps of 5 ms on 8 JPEGs each, 2 workers", rivals, rounds=6)
