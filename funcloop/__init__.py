@@ -16,6 +16,7 @@ from funcloop import (
 )
 from funcloop._errors import FuncloopError
 from funcloop._types import Aux, Estimate, GradFn, LossFn, Schedule, Transform
+from funcloop._version import VERSION
 from funcloop.compile import jit
 from funcloop.estimators import accumulate, supervised, value_and_grad
 from funcloop.stateless import Stateless, stateless
@@ -24,7 +25,7 @@ from funcloop.step import TrainState, eval_step, train_step
 if TYPE_CHECKING:
     from funcloop import checkpoint, meta, ops, persample, privacy, testing
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Aux",

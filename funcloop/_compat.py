@@ -343,22 +343,6 @@ def _returns_list(operator: Any) -> bool:
     return any(isinstance(result.type, torch.ListType) for result in schema.returns)
 
 
-def without_writes(
-    graph: GraphModule, fakes: Sequence[Tensor], decompositions: Mapping[Any, Callable[..., Any]]
-) -> GraphModule:
-    """The same graph without operators that write in place; their results are new tensors.
-
-    Why private: only `make_fx` traces a graph again. Inductor takes a write through a view of an
-    intermediate for one of its own, and the result is silently wrong (torch 2.13).
-    """
-    from torch._dispatch.python import enable_python_dispatcher
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    pure = torch.func.functionalize(graph, remove="mutations")
-    with torch.no_grad(), fakes[0].fake_mode, enable_python_dispatcher():  # type: ignore[attr-defined]
-        return make_fx(pure, decomposition_table=dict(decompositions))(*fakes)
-
-
 def is_wrapper(tensor: Tensor) -> bool:
     """Whether a tensor is a subclass around others, such as a DTensor.
 

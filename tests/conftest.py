@@ -10,6 +10,10 @@ from hypothesis import settings
 settings.register_profile("funcloop", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("funcloop")
 
+# Importing torch's own test tables freezes the backend flags of the process, which
+# `seed_everything` has to set.
+torch.backends.disable_global_flags = lambda: None
+
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 

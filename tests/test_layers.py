@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "funcloop"
 #: Files of the lowest layer, in the order in which they may import each other.
 FOUNDATION = (
-    *("_errors", "_atomic", "_compat", "_pytree", "_structure_json"),
+    *("_version", "_errors", "_atomic", "_compat", "_pytree", "_structure_json"),
     *("_types", "_sum", "_loss", "_purity", "_gradient"),
     *("_barrier", "_attach", "_remat"),
 )

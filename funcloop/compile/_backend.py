@@ -18,6 +18,7 @@ from funcloop._compat import (
 )
 from funcloop._errors import ArgumentError
 from funcloop.compile._cache import keep_compiled_code, vector_isas_are_known
+from funcloop.compile._graph import writes_in_place
 
 Backend = str | Callable[..., Any]
 #: Takes the tensor leaves in a list, which it empties, and returns the outputs.
@@ -49,8 +50,9 @@ def compile_code(
         return compile_graph(graph, fakes, backend)
     keep_compiled_code()
     known = {"cpp.vec_isa_ok": True} if vector_isas_are_known() else {}
-    # Only AOTAutograd takes tensor subclasses apart.
-    straight = bool(fakes) and not any(map(is_wrapper, fakes))
+    # Only AOTAutograd takes tensor subclasses apart, and makes writes new values: a write through a
+    # view of an intermediate is silently lost in Inductor (torch 2.13).
+    straight = bool(fakes) and not any(map(is_wrapper, fakes)) and not writes_in_place(graph)
     try:
         with inductor_options({**known, **options}):
             if straight:

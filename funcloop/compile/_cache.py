@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from funcloop._compat import builds_every_vector_isa, inductor_default_cache
+from funcloop._version import VERSION
 
 
 def cache_directory() -> Path:
@@ -22,10 +23,11 @@ def keep_compiled_code() -> None:
     """Let Inductor keep its code there, unless TORCHINDUCTOR_CACHE_DIR names another place.
 
     torch's own choice, which its import may have written into that variable, is the folder for
-    temporary files, and the next boot empties it.
+    temporary files, and the next boot empties it. Each version of funcloop has a folder of its own:
+    Inductor's key is the graph, and not what funcloop's passes knew of it.
     """
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR") in (None, inductor_default_cache()):
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_directory() / "inductor")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_directory() / f"inductor-{VERSION}")
 
 
 @functools.cache

@@ -27,12 +27,26 @@ def prepare(graph: GraphModule, donated: Sequence[tuple[int, int]]) -> list[int]
         The outputs that the graph still returns, by their former number.
     """
     _views_to_reshapes(graph.graph)
-    _keep_scalars_apart(graph.graph)
+    if not writes_in_place(graph):
+        _keep_scalars_apart(graph.graph)
     kept = _write_donated(graph.graph, donated)
     # Forward mode leaves comparisons behind that nobody reads and Inductor cannot lower.
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return kept
+
+
+def writes_in_place(graph: GraphModule) -> bool:
+    """Whether an operator writes into an intermediate; donated inputs are none."""
+    return any(
+        _is_mutable(node) and not (node.target is _COPY and node.args[0].op == "placeholder")
+        for node in graph.graph.nodes
+    )
+
+
+def _is_mutable(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
 
 
 def _views_to_reshapes(graph: Graph) -> None:

@@ -19,7 +19,6 @@ from funcloop._compat import (
     locate_operator,
     looks_at_values,
     trace_flat,
-    without_writes,
 )
 from funcloop._errors import FuncloopError, RandomnessError, TraceError
 from funcloop._pytree import Structure, flatten, paths_of, unflatten
@@ -79,8 +78,6 @@ def trace(
     try:
         symbolic = [places.index(i) for i in dynamic]
         graph, fakes = trace_flat(flat, [leaves[i] for i in places], symbolic, decompositions)
-        if any(_writes(node.target) for node in graph.graph.nodes):
-            graph = without_writes(graph, fakes, decompositions)
     except MutatedInput as error:
         path = paths_of(structure)[places[error.place]]
         raise TraceError(
@@ -99,11 +96,6 @@ def trace(
     _refuse_random(graph, flat, fakes)
     constants = [None if isinstance(x, Tensor) else x for x in outputs]
     return Traced(graph, fakes, shape, constants, unflatten(shape, outputs), captured)
-
-
-def _writes(operator: Any) -> bool:
-    schema = getattr(operator, "_schema", None)
-    return schema is not None and schema.is_mutable
 
 
 def _value_error(error: Exception) -> TraceError:

@@ -36,7 +36,7 @@ def run(folder: str) -> tuple[str, int, str]:
 def test_a_second_process_compiles_nothing(tmp_path):
     first, hits, where = run(str(tmp_path))
     assert hits == 0
-    assert where == str(tmp_path / "funcloop" / "inductor")
+    assert where == str(tmp_path / "funcloop" / f"inductor-{fl.__version__}")
     assert run(str(tmp_path)) == (first, 1, where)
 
 
