@@ -87,6 +87,7 @@ def inductor_operators() -> dict[Any, Callable[..., Any]]:
 
     Why private: the table has no public name. With it one trace does what AOTAutograd's would.
     """
+    import torch._inductor.lowering  # noqa: F401  # decompositions ask it, and do not import it
     from torch._inductor.decomposition import select_decomp_table
 
     return select_decomp_table()
