@@ -13,7 +13,7 @@ _COPY = torch.ops.aten.copy_.default
 _CLONE = torch.ops.aten.clone.default
 _STRIDED = torch.ops.aten.as_strided.default
 #: Elements up to which a value is computed once, whatever reads it.
-TINY = 64
+TINY = 16
 
 
 def prepare(graph: GraphModule, donated: Sequence[tuple[int, int]]) -> list[int]:
