@@ -352,6 +352,16 @@ def is_wrapper(tensor: Tensor) -> bool:
     return torch_dispatch.is_traceable_wrapper_subclass(tensor)
 
 
+def inner_tensors(tensor: Tensor) -> list[Tensor]:
+    """The tensors inside a wrapper.
+
+    Why private: the protocol by which wrappers are taken apart has no public name.
+    """
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]  # wrappers have it
+    found = [getattr(tensor, name) for name in names]
+    return [inner for inner in found if isinstance(inner, Tensor)]  # a DTensor has a mesh as well
+
+
 def compiled_original(module: torch.nn.Module) -> torch.nn.Module | None:
     """The module inside a `torch.compile`d one, or None.
 

@@ -25,9 +25,14 @@ Backend = str | Callable[..., Any]
 Code = Callable[[list[Tensor]], Sequence[Tensor]]
 
 
-def decompositions(backend: Backend) -> Mapping[Any, Callable[..., Any]]:
-    """What a backend wants to have taken apart while tracing."""
-    return inductor_operators() if backend == "inductor" else {}
+def decompositions(backend: Backend, leaves: Sequence[Any]) -> Mapping[Any, Callable[..., Any]]:
+    """What a backend wants to have taken apart while tracing.
+
+    Nothing where a leaf is a wrapper: what its operators are is its own to say.
+    """
+    if backend != "inductor" or any(isinstance(x, Tensor) and is_wrapper(x) for x in leaves):
+        return {}
+    return inductor_operators()
 
 
 def compile_code(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from funcloop._compat import inner_tensors, is_wrapper
 from funcloop._errors import ArgumentError, DonationError
 from funcloop._pytree import Structure, flatten, open_node, paths_of
+
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class Donated(Tensor):
@@ -46,7 +50,15 @@ class Lost(Donated):
 def spend(tensors: Iterable[Tensor], kind: type[Donated]) -> None:
     """Make these tensors unusable; their storage lives on in whatever shares it."""
     for tensor in tensors:
-        tensor.__class__ = kind
+        wraps = type(tensor) not in _PLAIN and is_wrapper(tensor)
+        tensor.__class__ = _wrapper_kind(type(tensor), kind) if wraps else kind
+
+
+@functools.cache
+def _wrapper_kind(wrapper: type[Tensor], kind: type[Donated]) -> type[Tensor]:
+    """What a wrapper becomes: an instance may only take on a class of its own layout."""
+    refuse = {"__torch_function__": kind.__torch_function__, "__repr__": kind.__repr__}
+    return type(f"{kind.__name__}{wrapper.__name__}", (wrapper,), {"__slots__": (), **refuse})
 
 
 def fresh_alias(tensor: Tensor) -> Tensor:
@@ -62,22 +74,29 @@ def check_unaliased(donated: Sequence[Tensor], others: Sequence[Any], paths: Seq
     """
     owner: dict[int, str] = {}
     for tensor, path in zip(donated, paths, strict=True):
-        storage = tensor.untyped_storage().data_ptr()
-        if storage and storage in owner:
-            raise DonationError(
-                "a tensor is donated once",
-                f"{owner[storage]} and {path} share their storage",
-                "clone one of them (TrainState.create does)",
-            )
-        owner[storage] = path
+        for storage in _storages(tensor):
+            if storage and storage in owner:
+                raise DonationError(
+                    "a tensor is donated once",
+                    f"{owner[storage]} and {path} share their storage",
+                    "clone one of them (TrainState.create does)",
+                )
+            owner[storage] = path
     for tensor in others:
-        storage = tensor.untyped_storage().data_ptr() if isinstance(tensor, Tensor) else 0
-        if storage and storage in owner:
-            raise DonationError(
-                "a donated tensor is no other argument",
-                f"{owner[storage]} shares its storage with an argument that is not donated",
-                "clone one of them",
-            )
+        for storage in _storages(tensor):
+            if storage and storage in owner:
+                raise DonationError(
+                    "a donated tensor is no other argument",
+                    f"{owner[storage]} shares its storage with an argument that is not donated",
+                    "clone one of them",
+                )
+
+
+def _storages(tensor: Tensor) -> list[int]:
+    """The addresses of a tensor's memory; a wrapper (DTensor) has that of what is inside."""
+    if type(tensor) in _PLAIN or not is_wrapper(tensor):
+        return [tensor.untyped_storage().data_ptr()]
+    return [storage for inner in inner_tensors(tensor) for storage in _storages(inner)]
 
 
 def match_arguments(

@@ -98,7 +98,7 @@ class Jitted(Generic[P, R]):
     def _lower(
         self, leaves: Sequence[Any], structure: Structure | str, places: tuple[int, ...]
     ) -> Lowered:
-        table = decompositions(self._backend)
+        table = decompositions(self._backend, leaves)
         traced = trace(self._call_unmarked, leaves, structure, places, table)
         dynamic = dynamic_of(places, traced.fakes, leaves) if places else None
         args, _ = unflatten(structure, leaves)

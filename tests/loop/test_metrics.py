@@ -47,7 +47,7 @@ def predictions(draw: st.DrawFn, regression: bool = False) -> tuple[Tensor, Tens
 
 
 def sklearn(name: str, *args: Any, **options: Any) -> Any:
-    learn = pytest.importorskip("sklearn.metrics")
+    learn = pytest.importorskip("sklearn.metrics", reason="the reference; of the extra `data`")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # classes that were never predicted
         return getattr(learn, name)(*args, **options)

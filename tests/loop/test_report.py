@@ -202,7 +202,8 @@ def test_a_configuration_becomes_json():
 
 
 def test_tensorboard_reads_the_records_back(folder: Path):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    name = "tensorboard.backend.event_processing.event_accumulator"
+    accumulator = pytest.importorskip(name, reason="without tensorboard no events are written")
     events = accumulator.EventAccumulator(str(folder))
     events.Reload()
     got = [(e.step, e.value) for e in events.Scalars("train/loss")]
