@@ -20,7 +20,7 @@ PACKAGES = sorted(
 
 
 def public() -> Iterator[tuple[str, Any]]:
-    for name in PACKAGES:
+    for name in (name for name in PACKAGES if not name.startswith("_")):
         package = importlib.import_module(f"funcloop.{name}")
         for attribute in package.__all__:
             yield f"{name}.{attribute}", getattr(package, attribute)
