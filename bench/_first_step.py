@@ -26,7 +26,7 @@ def first_step(way: str, name: str) -> Callable[[], object]:
         return jax_step(work)
     if kind in ("jit", "dynamo"):
         return {"jit": _workloads.pure, "dynamo": _workloads.dynamo}[kind](work)
-    state, batch = _workloads.first_state(work.net), (work.x, work.y)
+    state, batch = _workloads.first_state(work.net), work.batch
     if kind == "save":
         step = fl.jit(_workloads.pure_step(work.net), donate=0)
         return lambda: step.lower(state, batch).compile().save(path)

@@ -73,8 +73,8 @@ def _gradient(
     make: Callable[[], _workloads.Workload], device: torch.device, jit: bool = False
 ) -> Callable[[], Any]:
     torch.manual_seed(0)
-    net, x, y = make()
-    model = fl.stateless(net.to(device))
+    work = make()
+    model, (x, y) = fl.stateless(work.net.to(device)), work.batch
     estimate = fl.value_and_grad(fl.supervised(model, F.cross_entropy, metrics={}))
     run = fl.jit(estimate) if jit else estimate
     params, buffers = model.init()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import NamedTuple
 
 import torch
@@ -17,30 +17,41 @@ from funcloop.step._train_step import TrainStep
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LR, DECAY = 1e-3, 1e-4
+BATCHES = 16
 Run = Callable[[], Tensor]
 
 
+Batch = tuple[Tensor, Tensor]
+
+
 class Workload(NamedTuple):
-    """A net and one batch; the loss is the mean cross-entropy over examples (and tokens)."""
+    """A net and its batches; the loss is the mean cross-entropy over examples (and tokens).
+
+    Steps take the batches in turn: one that is learned by heart leaves gradients below 1e-38, and
+    on such numbers a CPU is three times slower, whoever's step it is.
+    """
 
     net: nn.Module
-    x: Tensor
-    y: Tensor
+    batches: list[Batch]
+
+    @property
+    def batch(self) -> Batch:
+        return self.batches[0]
 
 
 def mlp() -> Workload:
     """64-256-256-10, 128 examples: small products, small calls."""
-    return Workload(dense(64, 256, 256, 10), torch.randn(128, 64), torch.randint(10, (128,)))
+    return Workload(dense(64, 256, 256, 10), labelled((128, 64), 10))
 
 
 def wide(width: int = 2048) -> Workload:
     """25M parameters in 6 layers, 16 examples: bound by the memory that the optimizer touches."""
-    return Workload(dense(*[width] * 7), torch.randn(16, width), torch.randint(10, (16,)))
+    return Workload(dense(*[width] * 7), labelled((16, width), 10))
 
 
 def tiny() -> Workload:
     """2 layers of 8 units: all that is left is the cost of the call."""
-    return Workload(dense(8, 8, 8), torch.randn(8, 8), torch.randint(8, (8,)))
+    return Workload(dense(8, 8, 8), labelled((8, 8), 8))
 
 
 def cnn() -> Workload:
@@ -57,15 +68,21 @@ def cnn() -> Workload:
         nn.Flatten(),
         nn.Linear(64 * 64, 10),
     )
-    return Workload(net, torch.randn(64, 3, 32, 32), torch.randint(10, (64,)))
+    return Workload(net, labelled((64, 3, 32, 32), 10))
 
 
 def gpt(layers: int = 4, dim: int = 256, length: int = 128, rows: int = 16) -> Workload:
     """A decoder of 4 layers and 4 heads over 256 symbols, 16 rows of 128 of them."""
-    text = torch.randint(256, (rows, length + 1))
+    texts = [torch.randint(256, (rows, length + 1)) for _ in range(BATCHES)]
     return Workload(
-        GPT(layers, dim, 4, length), text[:, :-1].contiguous(), text[:, 1:].contiguous()
+        GPT(layers, dim, 4, length),
+        [(text[:, :-1].contiguous(), text[:, 1:].contiguous()) for text in texts],
     )
+
+
+def labelled(shape: tuple[int, ...], classes: int) -> list[Batch]:
+    """Noise with labels drawn by chance; the leading dimension is the examples."""
+    return [(torch.randn(shape), torch.randint(classes, shape[:1])) for _ in range(BATCHES)]
 
 
 def dense(*widths: int) -> nn.Sequential:
@@ -117,8 +134,8 @@ WORKLOADS = {"mlp": mlp, "cnn": cnn, "gpt": gpt, "wide": wide, "tiny": tiny}
 def build(name: str) -> Workload:
     """A workload of `WORKLOADS` on the device, the same each time."""
     torch.manual_seed(0)
-    net, x, y = WORKLOADS[name]()
-    return Workload(net.to(DEVICE), x.to(DEVICE), y.to(DEVICE))
+    net, batches = WORKLOADS[name]()
+    return Workload(net.to(DEVICE), [(x.to(DEVICE), y.to(DEVICE)) for x, y in batches])
 
 
 def first_state(net: nn.Module) -> fl.TrainState:
@@ -150,11 +167,11 @@ def lean(work: Workload) -> Run:
 
 def running(step: TrainStep, state: fl.TrainState, work: Workload) -> Run:
     """One step more at each call."""
-    batch = work.x, work.y
+    batches = cycle(work.batches)
 
     def run() -> Tensor:
         nonlocal state
-        state, metrics = step(state, batch)
+        state, metrics = step(state, next(batches))
         return metrics["loss"]
 
     return run
@@ -162,11 +179,12 @@ def running(step: TrainStep, state: fl.TrainState, work: Workload) -> Run:
 
 def imperative(work: Workload, compiled: bool) -> Run:
     """The usual loop body with the fused optimizer."""
-    net, x, y = copy.deepcopy(work.net), work.x, work.y
+    net, batches = copy.deepcopy(work.net), cycle(work.batches)
     optimizer = torch.optim.AdamW(net.parameters(), lr=LR, weight_decay=DECAY, fused=True)
     model = torch.compile(net) if compiled else net
 
     def run() -> Tensor:
+        x, y = next(batches)
         loss = F.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()

@@ -7,6 +7,7 @@ layers, NHWC and HWIO for convolutions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import jax  # type: ignore[import-not-found]  # only where it is installed
@@ -24,8 +25,8 @@ Tree = dict[str, Any]
 def jax_step(work: Workload) -> Callable[[], Any]:
     """The jitted and donated step; each run returns the loss, and has then finished."""
     params, stats = weights(work.net)
-    forward, x = forward_of(work.net), array(work.x)
-    x, y = (x.transpose(0, 2, 3, 1) if x.ndim == 4 else x), array(work.y)
+    forward = forward_of(work.net)
+    batches = cycle([(channels_last(array(x)), array(y)) for x, y in work.batches])
     tx = optax.adamw(LR, weight_decay=DECAY)
 
     def loss(params: Tree, stats: Tree, x: Any, y: Any) -> Any:
@@ -44,7 +45,7 @@ def jax_step(work: Workload) -> Callable[[], Any]:
 
     def run() -> Any:
         nonlocal state
-        state, (value, _) = compiled(state, x, y)
+        state, (value, _) = compiled(state, *next(batches))
         # Donated arrays are ready only when the step is done; its loss may be ready before.
         jax.block_until_ready(state)
         return value
@@ -55,6 +56,11 @@ def jax_step(work: Workload) -> Callable[[], Any]:
 def array(tensor: torch.Tensor) -> Any:
     values = tensor.detach().cpu().numpy()
     return jnp.array(values.astype(np.int32) if values.dtype == np.int64 else values)
+
+
+def channels_last(x: Any) -> Any:
+    """NCHW to NHWC; anything else stays as it is."""
+    return x.transpose(0, 2, 3, 1) if x.ndim == 4 else x
 
 
 def weights(net: nn.Module) -> tuple[Tree, Tree]:

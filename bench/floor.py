@@ -47,15 +47,16 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 def operations(work: Workload) -> int:
+    x, y = work.batch
     with FlopCounterMode(display=False) as counter:
-        F.cross_entropy(work.net(work.x), work.y).backward()
+        F.cross_entropy(work.net(x), y).backward()
     return counter.get_total_flops()
 
 
 def moved(work: Workload) -> int:
     """Bytes that a step has to read or write."""
-    params = list(work.net.parameters())
-    seen = {p.untyped_storage().data_ptr() for p in (*params, work.x, work.y)}
+    params, (x, y) = list(work.net.parameters()), work.batch
+    seen = {p.untyped_storage().data_ptr() for p in (*params, x, y)}
     saved: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -65,10 +66,10 @@ def moved(work: Workload) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        loss = F.cross_entropy(work.net(work.x), work.y)
+        loss = F.cross_entropy(work.net(x), y)
         del loss
     state = sum(p.nbytes for p in params)
-    return 8 * state + 2 * sum(saved.values()) + work.x.nbytes + work.y.nbytes
+    return 8 * state + 2 * sum(saved.values()) + x.nbytes + y.nbytes
 
 
 def floor(name: str, peak: float, bandwidth: float) -> Floor:
