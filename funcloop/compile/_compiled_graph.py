@@ -11,6 +11,7 @@ from torch import Tensor
 from funcloop._errors import TraceError
 from funcloop._pytree import Structure, paths_of
 from funcloop.compile._backend import Backend, Code, compile_code
+from funcloop.compile._bias import split_biases
 from funcloop.compile._cuda_graph import recorded
 from funcloop.compile._dispatch import Dispatch
 from funcloop.compile._donation import Donated, Lost, check_unaliased, fresh_alias, spend
@@ -105,6 +106,7 @@ def compile_traced(
     flat_input = {place: number for number, place in enumerate(_tensor_places(leaves))}
     kept = prepare(traced.graph, [(flat_input[i], flat_output[o]) for i, o in donated])
     choose_products(traced.graph)
+    split_biases(traced.graph)
     settings = dict(options)
     replay = settings.pop("cudagraphs", False)
     code = compile_code(traced.graph, traced.fakes, backend, settings)
