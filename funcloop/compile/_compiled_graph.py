@@ -17,6 +17,7 @@ from funcloop.compile._dispatch import Dispatch
 from funcloop.compile._donation import Donated, Lost, check_unaliased, fresh_alias, spend
 from funcloop.compile._dynamic import Dynamic
 from funcloop.compile._graph import prepare
+from funcloop.compile._pages import keep_freed_pages
 from funcloop.compile._products import choose_products
 from funcloop.compile._straight import Builder, builder
 from funcloop.compile._trace import Traced
@@ -140,6 +141,8 @@ def assemble(
     given = {i for i, _ in donated}
     paths = paths_of(structure)
     inputs = _tensor_places(leaves)
+    if any(leaves[i].device.type == "cpu" for i in inputs):
+        keep_freed_pages()
     return CompiledGraph(
         call=call,
         inputs=inputs,

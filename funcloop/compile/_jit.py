@@ -179,7 +179,9 @@ def jit(
     graph is then compiled. Python in it runs at trace time only. Under `torch.func` transforms, and
     inside another jitted function, the plain function runs. A compilation of over two seconds says
     so on stderr, unless FUNCLOOP_PROGRESS=0 is set. On the CPU, large float32 products
-    go to the faster of MKL and oneDNN, as measured once, unless FUNCLOOP_PRODUCTS=0 is set.
+    go to the faster of MKL and oneDNN, as measured once, unless FUNCLOOP_PRODUCTS=0 is set, and
+    glibc is told to keep up to 1 GiB of freed memory for the next call, unless the environment has
+    settings for it (MALLOC_TRIM_THRESHOLD_).
 
     Args:
         f: The function. Python numbers among its arguments become 0-d tensors, so that another
