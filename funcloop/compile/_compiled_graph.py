@@ -17,6 +17,7 @@ from funcloop.compile._dispatch import Dispatch
 from funcloop.compile._donation import Donated, Lost, check_unaliased, fresh_alias, spend
 from funcloop.compile._dynamic import Dynamic
 from funcloop.compile._graph import prepare
+from funcloop.compile._order import reports_after_updates
 from funcloop.compile._pages import keep_freed_pages
 from funcloop.compile._products import choose_products
 from funcloop.compile._straight import Builder, builder
@@ -108,6 +109,7 @@ def compile_traced(
     kept = prepare(traced.graph, [(flat_input[i], flat_output[o]) for i, o in donated])
     choose_products(traced.graph)
     split_biases(traced.graph)
+    reports_after_updates(traced.graph)
     settings = dict(options)
     replay = settings.pop("cudagraphs", False)
     code = compile_code(traced.graph, traced.fakes, backend, settings)

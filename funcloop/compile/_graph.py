@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-_COPY = torch.ops.aten.copy_.default
+COPY = torch.ops.aten.copy_.default
 _CLONE = torch.ops.aten.clone.default
 _STRIDED = torch.ops.aten.as_strided.default
 #: Elements up to which a value is computed once, whatever reads it.
@@ -39,7 +39,7 @@ def prepare(graph: GraphModule, donated: Sequence[tuple[int, int]]) -> list[int]
 def writes_in_place(graph: GraphModule) -> bool:
     """Whether an operator writes into an intermediate; donated inputs are none."""
     return any(
-        _is_mutable(node) and not (node.target is _COPY and node.args[0].op == "placeholder")
+        _is_mutable(node) and not (node.target is COPY and node.args[0].op == "placeholder")
         for node in graph.graph.nodes
     )
 
@@ -65,9 +65,9 @@ def _keep_scalars_apart(graph: Graph) -> None:
     """
     for node in list(graph.nodes):
         inputs = node.all_input_nodes
-        if node.op != "call_function" or not inputs or not all(map(_tiny, [node, *inputs])):
+        if node.op != "call_function" or not inputs or not all(map(is_tiny, [node, *inputs])):
             continue
-        loops = [user for user in node.users if not _tiny(user) and user.op == "call_function"]
+        loops = [user for user in node.users if not is_tiny(user) and user.op == "call_function"]
         if loops:
             shape = list(node.meta["val"].shape), list(node.meta["val"].stride())
             with graph.inserting_after(node):
@@ -77,7 +77,7 @@ def _keep_scalars_apart(graph: Graph) -> None:
                 user.replace_input_with(node, apart)
 
 
-def _tiny(node: Node) -> bool:
+def is_tiny(node: Node) -> bool:
     value = node.meta.get("val")
     if not isinstance(value, Tensor):
         return False
@@ -96,16 +96,16 @@ def _write_donated(graph: Graph, donated: Sequence[tuple[int, int]]) -> list[int
     results: list[Node] = list(output.args[0])  # type: ignore[arg-type]  # make_fx returns a list
     overwritten = {inputs[i] for i, _ in donated}
     unchanged = {o for i, o in donated if results[o] is inputs[i]}
-    written = {o for _, o in donated if _root(results[o]) not in overwritten}
+    written = {o for _, o in donated if root_of(results[o]) not in overwritten}
     kept = [o for o in range(len(results)) if o not in unchanged | written]
     with graph.inserting_before(output):
         returned = [
-            _call(graph, _CLONE, results[o]) if _root(results[o]) in overwritten else results[o]
+            _call(graph, _CLONE, results[o]) if root_of(results[o]) in overwritten else results[o]
             for o in kept
         ]
         for i, o in donated:
             if o in written:
-                _call(graph, _COPY, inputs[i], results[o])
+                _call(graph, COPY, inputs[i], results[o])
     output.args = (returned,)
     return kept
 
@@ -117,7 +117,7 @@ def _call(graph: Graph, operator: Any, *args: Node) -> Node:
     return node
 
 
-def _root(node: Node) -> Node:
+def root_of(node: Node) -> Node:
     """The node whose storage this one may share."""
     while node.op == "call_function" and _is_view(node):
         node = node.all_input_nodes[0]

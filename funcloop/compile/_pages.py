@@ -1,8 +1,8 @@
 """Freed memory that stays with the process, for the next call needs it again.
 
-A step frees its intermediates when it ends and asks for as many when it is called again. glibc gives
-large freed blocks back to the system, which then has to provide every page anew, filled with zeros:
-a quarter of a step that is bound by memory, a third of a small CNN's (two cores, glibc 2.31).
+A step frees its intermediates when it ends and asks for as many when it is called again. glibc
+gives large freed blocks back to the system, which then has to provide every page anew, filled with
+zeros: a quarter of a step that is bound by memory, a third of a small CNN's (two cores).
 """
 
 from __future__ import annotations
