@@ -6,9 +6,9 @@ Dynamo, sympy and the fake tensors take a second to import.
 
 from funcloop._compat._compilers import (
     UnknownOption,
-    builds_every_vector_isa,
     compile_graph,
     compile_inductor,
+    compiler_asked_by,
     inductor_default_cache,
     inductor_operators,
     inductor_options,
@@ -70,10 +70,10 @@ __all__ = [
     "argument_defaults",
     "backward_would_be_lost",
     "batch_levels",
-    "builds_every_vector_isa",
     "compile_graph",
     "compile_inductor",
     "compiled_original",
+    "compiler_asked_by",
     "differentiating",
     "forward_levels",
     "forward_mode",

@@ -12,12 +12,13 @@ from funcloop._compat import (
     UnknownOption,
     compile_graph,
     compile_inductor,
+    compiler_asked_by,
     inductor_operators,
     inductor_options,
     is_wrapper,
 )
 from funcloop._errors import ArgumentError
-from funcloop.compile._cache import keep_compiled_code, vector_isas_are_known
+from funcloop.compile._cache import keep_compiled_code, remembered
 from funcloop.compile._graph import writes_in_place
 
 Backend = str | Callable[..., Any]
@@ -54,12 +55,11 @@ def compile_code(
             raise _unknown(sorted(options), f"backend={backend!r}")
         return compile_graph(graph, fakes, backend)
     keep_compiled_code()
-    known = {"cpp.vec_isa_ok": True} if vector_isas_are_known() else {}
     # Only AOTAutograd takes tensor subclasses apart, and makes writes new values: a write through a
     # view of an intermediate is silently lost in Inductor (torch 2.13).
     straight = bool(fakes) and not any(map(is_wrapper, fakes)) and not writes_in_place(graph)
     try:
-        with inductor_options({**known, **options}):
+        with inductor_options(options), compiler_asked_by(remembered):
             if straight:
                 return compile_inductor(graph, fakes)
             return compile_graph(graph, fakes, backend)

@@ -25,12 +25,11 @@ def split_biases(graph: GraphModule) -> None:
     last bit.
 
     Args:
-        graph: As traced; changed in place.
+        graph: As traced; changed in place, and to be recompiled.
     """
     for node in list(graph.graph.nodes):
         if node.target is _ATEN.addmm.default and _is_plain(node) and _read_by_loops(node):
             _split(graph.graph, node)
-    graph.recompile()
 
 
 def _is_plain(node: Node) -> bool:

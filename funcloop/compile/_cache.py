@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from funcloop._compat import builds_every_vector_isa, inductor_default_cache
+from funcloop._atomic import replaced
+from funcloop._compat import inductor_default_cache
 from funcloop._version import VERSION
 
 
@@ -30,18 +34,39 @@ def keep_compiled_code() -> None:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_directory() / f"inductor-{VERSION}")
 
 
+def remembered(question: Sequence[str], ask: Callable[[], str | bool]) -> str | bool:
+    """The answer of this machine's C++ compiler, kept in the cache directory from its first yes.
+
+    Args:
+        question: What is asked.
+        ask: Asks it. A path that it answers has to exist when it is remembered.
+    """
+    path = cache_directory() / f"compiler-{_compiler()}.json"
+    key = hashlib.sha256(repr(question).encode()).hexdigest()[:16]
+    known = _read(path)
+    answer = known.get(key)
+    if answer is True or (isinstance(answer, str) and os.path.exists(answer)):
+        return answer
+    answer = ask()
+    if answer:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(path) as temporary:
+            temporary.write_text(json.dumps({**_read(path), key: answer}, indent=1))
+    return answer
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):  # none yet, or a damaged one
+        return {}
+
+
 @functools.cache
-def vector_isas_are_known() -> bool:
-    """Whether code can be built for every vector extension of this processor; remembered if so."""
+def _compiler() -> str:
+    """A name for the compiler, the processor, and the headers of torch and the system."""
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     facts = torch.__version__, sorted(torch.cpu.get_capabilities().items()), compiler
-    built = os.stat(os.path.realpath(compiler)).st_mtime if compiler else None
-    name = hashlib.sha256(repr((facts, built)).encode()).hexdigest()[:16]
-    mark = cache_directory() / f"vector-isas-{name}"
-    if mark.exists():
-        return True
-    if not builds_every_vector_isa():
-        return False
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.touch()
-    return True
+    files = [os.path.realpath(compiler or ""), "/usr/include"]
+    built = [os.stat(file).st_mtime for file in files if os.path.exists(file)]
+    return hashlib.sha256(repr((facts, built)).encode()).hexdigest()[:16]

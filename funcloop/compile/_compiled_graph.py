@@ -110,6 +110,7 @@ def compile_traced(
     choose_products(traced.graph)
     split_biases(traced.graph)
     reports_after_updates(traced.graph)
+    traced.graph.recompile()
     settings = dict(options)
     replay = settings.pop("cudagraphs", False)
     code = compile_code(traced.graph, traced.fakes, backend, settings)

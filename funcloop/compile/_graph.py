@@ -20,7 +20,7 @@ def prepare(graph: GraphModule, donated: Sequence[tuple[int, int]]) -> list[int]
     """Make the graph fit for a compiler, and let it overwrite what is donated.
 
     Args:
-        graph: As traced; changed in place.
+        graph: As traced; changed in place, and to be recompiled.
         donated: Pairs (input, output): the output is written into the input.
 
     Returns:
@@ -32,7 +32,6 @@ def prepare(graph: GraphModule, donated: Sequence[tuple[int, int]]) -> list[int]
     kept = _write_donated(graph.graph, donated)
     # Forward mode leaves comparisons behind that nobody reads and Inductor cannot lower.
     graph.graph.eliminate_dead_code()
-    graph.recompile()
     return kept
 
 

@@ -23,7 +23,8 @@ def reports_after_updates(graph: GraphModule) -> None:
     0.92 (two cores, torch 2.13).
 
     Args:
-        graph: With its writes into donated inputs as its last nodes; changed in place.
+        graph: With its writes into donated inputs as its last nodes; changed in place,
+            and to be recompiled.
     """
     writes = [node for node in graph.graph.nodes if _is_write(node)]
     movable, updates = _movable(graph, writes), _updates_of(writes)
@@ -40,7 +41,6 @@ def reports_after_updates(graph: GraphModule) -> None:
         elif any(operand in moved for operand in node.all_input_nodes):
             output.prepend(node)
             moved.add(node)
-    graph.recompile()
 
 
 def _is_write(node: Node) -> bool:

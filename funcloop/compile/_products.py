@@ -32,7 +32,7 @@ def choose_products(graph: GraphModule, choose: Chooser = faster_in_onednn) -> N
     devices and of other dtypes, of unknown sizes, and those too small to gain.
 
     Args:
-        graph: As traced; changed in place.
+        graph: As traced; changed in place, and to be recompiled.
         choose: Says which kinds of products are faster in oneDNN; by default measured once on each
             machine.
     """
@@ -43,8 +43,6 @@ def choose_products(graph: GraphModule, choose: Chooser = faster_in_onednn) -> N
     for node, kind in found.items():
         if kind in chosen:
             node.target = OPERATORS[kind.operator]
-    if chosen:
-        graph.recompile()
 
 
 def _kind(node: Node) -> Product | None:

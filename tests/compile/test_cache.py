@@ -11,7 +11,7 @@ import torch
 
 import funcloop as fl
 from funcloop._errors import ArgumentError
-from funcloop.compile._cache import cache_directory
+from funcloop.compile._cache import cache_directory, remembered
 
 PROGRAM = """
 import os, torch, funcloop as fl
@@ -47,6 +47,28 @@ def test_the_users_own_folder_wins(monkeypatch):
     assert str(cache_directory()) == os.path.join("/somewhere", "funcloop")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_directory().name == "funcloop"
+
+
+def test_the_compiler_is_asked_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    header, asked = tmp_path / "header.h", []
+
+    def answer(value):
+        asked.append(value)
+        return value
+
+    header.touch()
+    for _ in range(2):
+        assert remembered(["builds", "avx"], lambda: answer(True))
+        assert remembered(["header"], lambda: answer(str(header))) == str(header)
+        assert not remembered(["builds", "amx"], lambda: answer(False))  # it may learn
+    assert asked == [True, str(header), False, False]
+    header.unlink()
+    assert remembered(["header"], lambda: answer("made again")) == "made again"
+    for file in (tmp_path / "funcloop").iterdir():
+        file.write_text("{damaged")
+    assert remembered(["builds", "avx"], lambda: answer(True))
+    assert asked[4:] == ["made again", True]
 
 
 def test_options_are_inductors_settings():
