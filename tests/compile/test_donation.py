@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import funcloop as fl
 from funcloop import tree
 from funcloop._errors import ArgumentError, DonationError
 from funcloop.compile import Donated, jit
@@ -131,3 +133,26 @@ def test_two_donated_arguments_of_one_structure() -> None:
     a, b = donating(a, b)
     assert (a.tolist(), b.tolist()) == ([1.0, 1.0], [2.0, 2.0])
     assert (a.data_ptr(), b.data_ptr()) == places
+
+
+def test_many_runs_train_in_place_at_once() -> None:
+    """A vmapped step over stacked states, as an ensemble is trained, with a seed for each run."""
+    model = fl.stateless(torch.nn.Linear(3, 2))
+    tx = fl.optim.adamw(0.1)
+    plain = fl.train_step(fl.value_and_grad(fl.supervised(model, F.mse_loss)), tx)
+    batch = torch.randn(5, 3), torch.randn(5, 2)
+    params, buffers = model.init()
+    runs = [
+        fl.TrainState.create(
+            tree.map(lambda p, i=i: p + i, params), buffers, tx, key=fl.random.key(i)
+        )
+        for i in range(3)
+    ]
+    stacked = tree.map(lambda *leaves: torch.stack(leaves), *runs)
+    places = [leaf.data_ptr() for leaf in tree.leaves(stacked)]
+    together = jit(torch.func.vmap(plain, in_dims=(0, None)), donate=0, backend="aot_eager")
+    for _ in range(2):
+        stacked, _ = together(stacked, batch)
+        runs = [plain(state, batch)[0] for state in runs]
+    assert [leaf.data_ptr() for leaf in tree.leaves(stacked)] == places
+    assert_trees_close(stacked, tree.map(lambda *leaves: torch.stack(leaves), *runs), 1e-5)
