@@ -9,17 +9,17 @@ from typing import Any, NamedTuple, TypeVar
 from funcloop._errors import ArgumentError
 from funcloop._types import Batch, Metrics, PyTree
 from funcloop.checkpoint import Checkpoints
-from funcloop.loop._epochs import Epochs, length, rest_of_epoch
+from funcloop.loop._epochs import Epochs, length
 from funcloop.loop._journal import Journal
 from funcloop.loop._progress import ProgressBar
 from funcloop.loop._rank import is_first
-from funcloop.loop._record import Position, Record, prefixed
+from funcloop.loop._record import Position, Record
+from funcloop.loop._run import Limits, Run
 from funcloop.loop._run_folder import RunFolder
 from funcloop.loop._saver import Saver, Start, take_up
 from funcloop.loop._stopping import stopping
 
 State = TypeVar("State")
-_END = object()
 
 
 class FitResult(NamedTuple):
@@ -111,46 +111,22 @@ def fit(
     """
     _check(steps, epochs, log_every, save_every, checkpoints)
     start = take_up(checkpoints, Start(state, position, position.step), data)
-    state, position, evaluated, notes = start
-    first = is_first()
+    limits, first = Limits(steps, epochs), is_first()
     log_dir, progress = (log_dir, progress) if first else (None, False)
-    bar = ProgressBar(_total(data, steps, epochs), position.step) if progress else None
+    bar = ProgressBar(_total(data, limits), start.position.step) if progress else None
     folder = None if log_dir is None else RunFolder(Path(log_dir), start, config)
-    journal = Journal([sink for sink in (bar, folder) if sink is not None], log_every, notes)
+    journal = Journal([sink for sink in (bar, folder) if sink is not None], log_every, start.notes)
     saver = Saver(checkpoints if first else None, save_every, journal, data)
     with stopping(checkpoints is not None) as stop:
+        run = Run(start, step, evaluate, limits, journal, saver, bar, stop)
         try:
-            while not (_finished(position, steps, epochs) or stop.asked):
-                rest = journal.watched(rest_of_epoch(data, position))
-                for batch in rest:
-                    state, metrics = step(state, batch)
-                    position = position.next_batch()
-                    journal.add(position, metrics)
-                    if bar is not None:
-                        bar.advance()
-                    if position.step == steps or stop.asked:
-                        break
-                    saver.save_if_due(state, position, evaluated)
-                if stop.asked and position.step != steps:
-                    break
-                if next(rest, _END) is _END:  # a run may end with the last batch of an epoch
-                    _check_not_empty(position)
-                    position = position.next_epoch()
-                journal.flush(position)
-                values: Record = {}
-                if evaluate is not None and position.step > evaluated:
-                    evaluated = position.step
-                    values = prefixed("val", evaluate(state))
-                    journal.write(position, values)
-                saver.save(state, position, evaluated, values)
-            if stop.asked:
-                saver.save(state, position, evaluated)
-            trees = _watched(state) if watch is None else watch(state)  # on every rank, if any
+            run.train(data)
+            trees = _watched(run.state) if watch is None else watch(run.state)  # on every rank
             if folder is not None:
                 folder.keep_histograms(trees)
         finally:  # an interrupted run leaves its curves too
             journal.close()
-    return FitResult(state, journal.history, position)
+    return FitResult(run.state, journal.history, run.position)
 
 
 def _watched(state: object) -> dict[str, PyTree]:
@@ -158,18 +134,12 @@ def _watched(state: object) -> dict[str, PyTree]:
     return {} if params is None else {"weights": params}
 
 
-def _finished(position: Position, steps: int | None, epochs: int | None) -> bool:
-    return (steps is not None and position.step >= steps) or (
-        epochs is not None and position.epoch >= epochs
-    )
-
-
-def _total(data: object, steps: int | None, epochs: int | None) -> int | None:
+def _total(data: object, limits: Limits) -> int | None:
     batches = length(data)
-    if epochs is None or batches is None:
-        return steps
-    whole = epochs * batches
-    return whole if steps is None else min(steps, whole)
+    if limits.epochs is None or batches is None:
+        return limits.steps
+    whole = limits.epochs * batches
+    return whole if limits.steps is None else min(limits.steps, whole)
 
 
 def _check(
@@ -190,13 +160,4 @@ def _check(
             "a run is saved into checkpoints, after a positive number of steps",
             f"save_every {save_every}, checkpoints {checkpoints}",
             "give both, or neither",
-        )
-
-
-def _check_not_empty(position: Position) -> None:
-    if position.batch == 0:
-        raise ArgumentError(
-            "data give at least one batch in every epoch",
-            f"none came in epoch {position.epoch}",
-            "give data that can be iterated again, not a generator that is used up",
         )

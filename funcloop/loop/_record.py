@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -64,7 +64,13 @@ def fetch(metrics: Sequence[Metrics]) -> Columns:
         StructureError: the steps do not have the same metrics.
     """
     _require_one_set({tuple(sorted(m)) for m in metrics})
-    return {name: _column(name, [m[name] for m in metrics]) for name in metrics[0]}
+    names = list(metrics[0])
+    for step in metrics:
+        for name in names:
+            _require_number(name, step[name])
+    numbers = _numbers([step[name] for name in names for step in metrics])
+    columns = np.array(numbers, dtype=np.float64).reshape(len(names), len(metrics))
+    return dict(zip(names, columns, strict=True))
 
 
 def joined(earlier: Columns, later: Columns) -> Columns:
@@ -110,15 +116,28 @@ def _require_one_set(names: set[tuple[str, ...]]) -> None:
         )
 
 
-def _column(name: str, values: Sequence[torch.Tensor]) -> np.ndarray:
-    column = torch.stack([torch.as_tensor(value) for value in values])
-    if column.ndim != 1:
+def _require_number(name: str, value: torch.Tensor | float) -> None:
+    shape = tuple(getattr(value, "shape", ()))
+    if shape:
         raise ShapeError(
             "a step's metrics are single numbers",
-            f"{name} of shape {tuple(column.shape[1:])}",
+            f"{name} of shape {shape}",
             "average it, or write the loop out where a step has many members",
         )
-    return np.array(column.tolist(), dtype=np.float64)
+
+
+def _numbers(values: Sequence[torch.Tensor | float]) -> list[float]:
+    """The values of tensors and numbers, with one transfer for each kind of tensor."""
+    numbers: list[Any] = list(values)
+    alike: dict[Any, list[int]] = {}
+    for place, value in enumerate(values):
+        if isinstance(value, torch.Tensor):
+            alike.setdefault((value.dtype, value.device), []).append(place)
+    for places in alike.values():
+        fetched = torch.stack([numbers[place] for place in places]).tolist()
+        for place, number in zip(places, fetched, strict=True):
+            numbers[place] = number
+    return numbers
 
 
 def prefixed(prefix: str, values: Mapping[str, float]) -> Record:
