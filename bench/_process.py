@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
+#: glibc gives freed blocks back to the system at once: what is resident is then what is alive.
+RETURN_FREED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
 class Spent(NamedTuple):

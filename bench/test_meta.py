@@ -12,7 +12,7 @@ import torch
 import funcloop as fl
 from bench._interleave import interleave
 from bench._maml import RIVALS, Run, data, network
-from bench._process import memory, python
+from bench._process import RETURN_FREED, memory, python
 from funcloop import meta
 
 INSTALLED_AS = {"JAX jit": "jax", "TorchOpt": "torchopt", "higher": "higher"}
@@ -67,15 +67,7 @@ def test_remat_memory(backend: str, benchmark):
     """Peak memory of the gradient through 5 and 50 inner steps."""
 
     def peak(steps: int, remat: str) -> float:
-        # Freed blocks go back to the system at once, so that what is resident is what is alive.
-        return python(
-            "bench._peak",
-            str(steps),
-            remat,
-            backend,
-            MALLOC_MMAP_THRESHOLD_="65536",
-            MALLOC_TRIM_THRESHOLD_="65536",
-        ).printed
+        return python("bench._peak", str(steps), remat, backend, **RETURN_FREED).printed
 
     peaks = {f"{n} {r}": peak(n, r) / 2**20 for n in (5, 50) for r in ("plain", "remat")}
     benchmark.extra_info["peak memory, MiB"] = peaks

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bench._process import RETURN_FREED
 from funcloop import persample, random
 from funcloop.compile import jit
 from funcloop.estimators import supervised, value_and_grad
@@ -222,7 +224,9 @@ def test_persample_peak_memory(benchmark):
 
     def peak(which: str) -> int:
         used, _ = subprocess.check_output(
-            [sys.executable, "-W", "ignore", "-c", PEAK, which], text=True
+            [sys.executable, "-W", "ignore", "-c", PEAK, which],
+            env=os.environ | RETURN_FREED,
+            text=True,
         ).split()
         return int(used)
 

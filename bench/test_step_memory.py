@@ -6,12 +6,9 @@ import sys
 
 import pytest
 
-from bench._process import python
+from bench._process import RETURN_FREED, python
 from bench._rivals import COMPILED, EAGER, JAX, OURS, has_jax
 from bench.conftest import Tabulate
-
-#: Freed blocks go back to the system at once, so that what is resident is what is alive.
-RETURN_FREED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self")
