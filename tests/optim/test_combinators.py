@@ -450,6 +450,8 @@ def test_complex_params_are_refused_where_they_mean_nothing():
         (lambda: optim.named_chain(("a", optim.sgd()), ("a", optim.sgd())), "different names"),
         (lambda: optim.reduce_on_plateau(mode="lowest"), "mode"),
         (lambda: optim.muon(adjust_lr_fn="none"), "adjust_lr_fn"),
+        (lambda: optim.prodigy(betas=(0.9, -0.5)), r"betas\[1\]=-0.5"),
+        (lambda: optim.schedule_free_adamw(betas=(0.9, 1.5)), r"betas\[1\]=1.5"),
         (lambda: optim.rprop(etas=(1.5, 0.5)), "etas"),
         (lambda: optim.schedule_free(optim.sgd(), 0.1, b1=0.0), "b1"),
         (lambda: optim.ema(1.0), "decay"),
