@@ -129,7 +129,7 @@ def test_extra_reaches_inner_transforms_of_every_combinator():
     assert [float(v) for v in seen] == [3.0] * len(wraps)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 5), min_size=3, max_size=3), st.integers(0, 100))
 def test_accumulate_is_the_exact_weighted_mean(weights, seed):
     params = start()
@@ -368,7 +368,7 @@ def test_zero_nans_counts():
     assert state.found.item() == 2
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 6), st.integers(0, 1000))
 def test_projections_reach_the_nearest_point(n, seed):
     g = torch.Generator().manual_seed(seed)

@@ -15,7 +15,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
 @given(st.floats(0, 1), st.integers(0, 2000), st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_kept_elements_are_scaled_and_the_others_zero(p, n, seed):
     x = torch.arange(1, n + 1).double()
     got, dropped = dropout(key(seed), x, p), bernoulli(key(seed), p, (n,))
