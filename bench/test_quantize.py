@@ -7,13 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 import funcloop as fl
-from bench._interleave import Rival
+from bench._workloads import DEVICE, Run, Workload, build, optimizer, running
 from funcloop import ops
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SPEC = ops.QuantSpec(8)
 
 
@@ -48,49 +47,23 @@ def test_fake_quantize(quantize: Callable[..., tuple[Tensor, ...]], compare):
     assert timings.ratios["a copy"] < 1.2
 
 
-def cnn() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1, bias=False),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * 64, 10),
-    ).to(DEVICE)
-
-
-def stepper(model: fl.Stateless | ops.Quantized, batch: tuple[Tensor, Tensor]) -> Rival:
+def stepper(model: fl.Stateless | ops.Quantized, work: Workload) -> Run:
     """The jitted and donated step."""
     params, buffers = model.init()
     if isinstance(model, ops.Quantized):
-        params, buffers = model.calibrate(params, buffers, batch[0])
-    tx = fl.optim.adamw(1e-3)
+        params, buffers = model.calibrate(params, buffers, work.x)
+    tx = optimizer()
     state = fl.TrainState.create(params, buffers, tx, key=fl.random.key(0).to(DEVICE))
     loss_fn = fl.supervised(model, F.cross_entropy, metrics={})
     step = fl.jit(fl.train_step(fl.value_and_grad(loss_fn), tx), donate=0)
-
-    def run() -> Tensor:
-        nonlocal state
-        state, metrics = step(state, batch)
-        return metrics["loss"]
-
-    return run
+    return running(step, state, work)
 
 
 def test_training_step(compare):
     """4-bit weights and ReLU outputs with learned steps."""
-    x = torch.randn(64, 3, 32, 32, device=DEVICE)
-    batch = x, torch.randint(10, (64,), device=DEVICE)
-    model = fl.stateless(cnn())
+    work = build("cnn")
+    model = fl.stateless(work.net)
     qmodel = ops.quantized(model, ops.QuantSpec(4, narrow=True), ops.QuantSpec(4, signed=False))
-    rivals: dict[str, Callable[[], Tensor]] = {
-        "quantized": stepper(qmodel, batch),
-        "float": stepper(model, batch),
-    }
+    rivals = {"quantized": stepper(qmodel, work), "float": stepper(model, work)}
     timings = compare("CNN train step, 4 bits", rivals)
     assert timings.ratios["float"] < 1.4

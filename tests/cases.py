@@ -48,6 +48,18 @@ class Tied(nn.Module):
         return self.head(torch.tanh(self.embed(tokens)))
 
 
+class TwoNames(nn.Module):
+    """One submodule under two names: (B, 1) -> (B, 1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(1, 1, bias=False)
+        self.b = self.a
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x))
+
+
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 

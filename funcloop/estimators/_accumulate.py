@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from funcloop import random, tree
@@ -12,27 +13,37 @@ from funcloop._errors import ArgumentError, ShapeError
 from funcloop._loss import parts_given_by
 from funcloop._purity import no_outer_graph
 from funcloop._sum import EstimateSum
-from funcloop._types import Batch, Buffers, Estimate, GradFn, Key, Params
+from funcloop._types import Batch, Buffers, Estimate, GradFn, Key, Metrics, Params
 
 #: What a GradFn says about itself that is as true of its accumulation.
 _CARRIED = ("init", "sensitivity", "loss_scale")
 
 
 class Accumulated:
-    """What `accumulate` returns: a GradFn."""
+    """What `accumulate` returns: a GradFn.
 
-    def __init__(self, grad_fn: GradFn, microbatches: int) -> None:
+    Attributes:
+        per_example: Metrics in which each example counts once, whatever it weighs; as the GradFn
+            inside says. They are averaged by the number of examples in each part.
+    """
+
+    def __init__(
+        self, grad_fn: GradFn, microbatches: int, per_example: tuple[str, ...] = ()
+    ) -> None:
         self._grad_fn, self._microbatches = grad_fn, microbatches
+        self.per_example = getattr(grad_fn, "per_example", per_example)
         for name in _CARRIED:
             if hasattr(grad_fn, name):
                 setattr(self, name, getattr(grad_fn, name))
         if hasattr(grad_fn, "unrounded"):  # noise is added to a sum that was never rounded
-            self.unrounded = Accumulated(grad_fn.unrounded, microbatches)  # type: ignore[attr-defined]  # it has one
+            unrounded = grad_fn.unrounded  # type: ignore[attr-defined]  # it has one
+            self.unrounded = Accumulated(unrounded, microbatches, self.per_example)
 
     def __call__(self, params: Params, buffers: Buffers, batch: Batch, key: Key) -> Estimate:
         """The Estimate: see `accumulate`."""
         with no_outer_graph(), parts_given_by("accumulation"):
             total: EstimateSum | None = None
+            counted: list[tuple[int, Metrics]] = []
             for n, part in enumerate(_parts(batch, self._microbatches)):
                 if total is not None:
                     part = _after(total.leaves(), part)
@@ -41,9 +52,12 @@ class Accumulated:
                     total = EstimateSum(estimate)
                 else:
                     total.add(estimate)
+                means = {name: estimate.metrics[name] for name in self.per_example}
+                counted.append((tree.leaves(part)[0].shape[0], means))
                 del estimate  # not to be held beside the next one
             assert total is not None  # there is at least one part
-            return total.mean()
+            mean = total.mean()
+            return mean._replace(metrics={**mean.metrics, **_mean_over_examples(counted)})
 
 
 def accumulate(grad_fn: GradFn, microbatches: int) -> GradFn:
@@ -115,6 +129,15 @@ def _parts(batch: Batch, count: int) -> Iterator[Batch]:
         # In this order of operations also for a size that jit has made a symbol.
         start, end = n * examples // count, (n + 1) * examples // count
         yield tree.unflatten(structure, [x.narrow(0, start, end - start) for x in leaves])
+
+
+def _mean_over_examples(parts: list[tuple[int, Metrics]]) -> Metrics:
+    """The mean over all examples, from how many each part has and the mean over these."""
+    examples = max(1, sum(size for size, _ in parts))
+    return {
+        name: torch.stack([size * means[name] for size, means in parts]).sum() / examples
+        for name in parts[0][1]
+    }
 
 
 def _after(sums: list[Tensor], part: Batch) -> Batch:

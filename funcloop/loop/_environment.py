@@ -36,12 +36,13 @@ def describe_run(state: object, config: Mapping[str, Any] | None, step: int) -> 
 def environment() -> dict[str, str]:
     """Versions, devices, threads, command line and commit, as words."""
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    versions = {name: _version(name) for name in ("funcloop", "torch", "numpy")}
     return {
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": _commit(),
         "python": platform.python_version(),
-        **versions,
+        "funcloop": _version("funcloop"),
+        "torch": str(torch.__version__),  # with the build, +cu130, which metadata leaves out
+        "numpy": _version("numpy"),
         "system": platform.platform(),
         "processor": f"{_processor()}, {torch.get_num_threads()} threads",
         "accelerators": ", ".join(devices) or "none",

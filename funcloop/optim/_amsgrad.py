@@ -9,7 +9,7 @@ from torch import Tensor
 
 from funcloop._pytree import PyTree
 from funcloop._types import OptState, Params, Transform
-from funcloop.optim._hyper import Hyper, check_range, power, value_at, zero_count
+from funcloop.optim._hyper import Hyper, check_betas, check_range, power, value_at, zero_count
 from funcloop.optim._leaves import add_square, map_leaves, safe_sqrt, zeros_like
 
 
@@ -43,8 +43,7 @@ def scale_by_amsgrad(betas: tuple[Hyper, Hyper] = (0.9, 0.999), eps: Hyper = 1e-
     >>> tx.update({"w": torch.tensor(2.0)}, tx.init(params), params)[0]
     {'w': tensor(1.0000)}
     """
-    check_range("betas[0]", betas[0], 0.0, 1.0)
-    check_range("betas[1]", betas[1], 0.0, 1.0)
+    check_betas(betas)
     check_range("eps", eps)
 
     def init(params: Params, /) -> OptState:

@@ -72,3 +72,13 @@ def check_range(
             f"{name}={hyper}",
             "choose a value inside the range",
         )
+
+
+def check_betas(betas: tuple[Hyper, ...]) -> None:
+    """Refuse a decay rate outside [0, 1).
+
+    Raises:
+        ArgumentError: one of them lies outside.
+    """
+    for i, beta in enumerate(betas):
+        check_range(f"betas[{i}]", beta, 0.0, 1.0)

@@ -11,7 +11,7 @@ from funcloop._pytree import PyTree
 from funcloop._types import OptState, Params, Transform
 from funcloop.optim._chain import chain
 from funcloop.optim._decay import decayed
-from funcloop.optim._hyper import Hyper, check_range, value_at, zero_count
+from funcloop.optim._hyper import Hyper, check_betas, value_at, zero_count
 from funcloop.optim._labels import Mask
 from funcloop.optim._leaves import map_leaves, zeros_like
 from funcloop.optim._scale import scale_by_learning_rate
@@ -41,8 +41,7 @@ def scale_by_lion(betas: tuple[Hyper, Hyper] = (0.9, 0.99)) -> Transform:
     >>> tx.update({"w": torch.tensor([2.0, -3.0])}, tx.init(params), params)[0]
     {'w': tensor([ 1., -1.])}
     """
-    check_range("betas[0]", betas[0], 0.0, 1.0)
-    check_range("betas[1]", betas[1], 0.0, 1.0)
+    check_betas(betas)
 
     def init(params: Params, /) -> OptState:
         return LionState(zero_count(params), zeros_like(params))

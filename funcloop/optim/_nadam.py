@@ -11,7 +11,7 @@ from funcloop._pytree import PyTree
 from funcloop._types import OptState, Params, Transform
 from funcloop.optim._chain import chain
 from funcloop.optim._decay import decayed
-from funcloop.optim._hyper import Hyper, check_range, power, value_at, zero_count
+from funcloop.optim._hyper import Hyper, check_betas, check_range, power, value_at, zero_count
 from funcloop.optim._leaves import add_square, map_leaves, safe_sqrt, zeros_like
 from funcloop.optim._scale import scale, scale_by_learning_rate
 
@@ -47,8 +47,7 @@ def scale_by_nadam(
     >>> tx.update({"w": torch.tensor(2.0)}, tx.init(params), params)[0]
     {'w': tensor(1.0565)}
     """
-    check_range("betas[0]", betas[0], 0.0, 1.0)
-    check_range("betas[1]", betas[1], 0.0, 1.0)
+    check_betas(betas)
     check_range("eps", eps)
     check_range("momentum_decay", momentum_decay)
 

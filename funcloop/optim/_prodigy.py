@@ -10,7 +10,7 @@ from torch import Tensor
 from funcloop import tree
 from funcloop._pytree import PyTree
 from funcloop._types import OptState, Params, Transform
-from funcloop.optim._hyper import Hyper, check_range, power, value_at, zero_count
+from funcloop.optim._hyper import Hyper, check_betas, check_range, power, value_at, zero_count
 from funcloop.optim._leaves import (
     add_square,
     map_leaves,
@@ -76,6 +76,7 @@ def prodigy(
     -1.0
     """
     check_range("lr", lr)
+    check_betas(betas)
     check_range("estim_lr0", estim_lr0, open_low=True)
     b1, b2 = betas
     b3 = b2**0.5 if beta3 is None else beta3

@@ -13,7 +13,7 @@ from funcloop._types import OptState, Params, Transform
 from funcloop.optim._chain import chain
 from funcloop.optim._decay import decayed
 from funcloop.optim._extra import with_extra
-from funcloop.optim._hyper import Hyper, as_tensor, check_range, value_at, zero_count
+from funcloop.optim._hyper import Hyper, as_tensor, check_betas, check_range, value_at, zero_count
 from funcloop.optim._leaves import map_leaves, wide_copy
 from funcloop.optim._rmsprop import scale_by_rms
 from funcloop.optim._scale import scale_by_learning_rate
@@ -176,6 +176,7 @@ def schedule_free_adamw(
     >>> updates
     {'w': tensor(-0.1000)}
     """
+    check_betas(betas)
     inner = chain(
         decayed(scale_by_rms(betas[1], eps, True), weight_decay, decoupled=True),
         scale_by_learning_rate(lr),

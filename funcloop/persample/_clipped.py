@@ -31,7 +31,11 @@ class Clipped:
 
     Attributes:
         unit_axis: As given to `clipped`; accumulation looks at it, lest it cut a unit in two.
+        per_example: Metrics in which each example counts once: what puts parts together averages
+            them by the number of examples, since a part that was skipped weighs nothing.
     """
+
+    per_example = ("nonfinite",)
 
     def __init__(
         self,
@@ -213,7 +217,8 @@ def clipped(
 
     Returns:
         A GradFn with `sensitivity`, the bound on what one unit can add to the sum. Beside the loss
-        function's metrics there are `clipped`, the fraction that was scaled down, and `nonfinite`.
+        function's metrics there are `clipped`, the fraction of the weight that was scaled down, and
+        `nonfinite`, the fraction of the examples that are not finite, whatever they weigh.
 
     Raises:
         ShapeError: the losses are averaged already.

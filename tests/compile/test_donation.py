@@ -25,22 +25,23 @@ def step(state: Any, batch: Tensor) -> tuple[Any, dict[str, Tensor]]:
     return new, {"w": w, "key": state["key"], "view": state["pair"][0].view(1), "old": state["w"]}
 
 
-def initial() -> Any:
-    return {
+def initial(device: torch.device | str = "cpu") -> Any:
+    state = {
         "w": torch.zeros(3),
         "key": torch.tensor([1, 2]),
         "pair": (torch.tensor(1.0), torch.tensor(2.0)),
     }
+    return tree.map(lambda x: x.to(device), state)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_donated_leaves_are_written_in_place(backend: str) -> None:
-    donating = jit(step, donate=0, backend=backend)
-    state, want, seen = initial(), initial(), []
+def test_donated_leaves_are_written_in_place(backend: str, device: torch.device) -> None:
+    donating, batch = jit(step, donate=0, backend=backend), torch.ones(2, device=device)
+    state, want, seen = initial(device), initial(device), []
     places = [leaf.data_ptr() for leaf in tree.leaves(state)]
     for _ in range(3):
-        state, metrics = donating(state, torch.ones(2))
-        want, wanted_metrics = step(want, torch.ones(2))
+        state, metrics = donating(state, batch)
+        want, wanted_metrics = step(want, batch)
         assert_trees_equal(state, want)
         assert [leaf.data_ptr() for leaf in tree.leaves(state)] == places
         seen.append((metrics, snapshot(wanted_metrics)))
@@ -126,9 +127,9 @@ def test_a_donation_needs_an_output_in_its_place() -> None:
         jit(lambda s: s, donate=1, backend="aot_eager")(torch.ones(1))
 
 
-def test_two_donated_arguments_of_one_structure() -> None:
+def test_two_donated_arguments_of_one_structure(device: torch.device) -> None:
     donating = jit(lambda a, b: (a + 1, b + 2), donate=(0, 1), backend="aot_eager")
-    a, b = torch.zeros(2), torch.zeros(2)
+    a, b = torch.zeros(2, device=device), torch.zeros(2, device=device)
     places = a.data_ptr(), b.data_ptr()
     a, b = donating(a, b)
     assert (a.tolist(), b.tolist()) == ([1.0, 1.0], [2.0, 2.0])

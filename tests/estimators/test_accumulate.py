@@ -252,6 +252,25 @@ def test_clipping_and_noise_keep_their_bounds() -> None:
         accumulate(users, 2)
 
 
+@pytest.mark.parametrize("on_nonfinite", ["propagate", "skip"])
+def test_examples_are_counted_whatever_they_weigh(on_nonfinite: Any) -> None:
+    """A part in which every example is skipped weighs nothing; its share still counts."""
+
+    def loss_fn(params: Any, buffers: Any, batch: Any, key: Any) -> Any:
+        x, weight = batch
+        return x @ params, Aux(buffers, {}, weight)
+
+    x = torch.ones(7, 2)
+    x[0], x[3] = float("nan"), float("inf")
+    args = torch.zeros(2), {}, (x, torch.tensor([9.0, 1.0, 1.0, 1.0, 3.0, 1.0, 1.0])), KEY
+    clipped = persample.clipped(loss_fn, max_norm=1.0, on_nonfinite=on_nonfinite)
+    assert_trees_close(clipped(*args).metrics["nonfinite"], torch.tensor(2 / 7))
+    for grad_fn in (accumulate(clipped, 7), accumulate(accumulate(clipped, 3), 2)):
+        noised = privacy.noised(grad_fn, noise_multiplier=0.0, expected_batch_size=7)
+        for f in (grad_fn, noised, jit(grad_fn, backend="aot_eager")):
+            assert_trees_close(f(*args).metrics["nonfinite"], torch.tensor(2 / 7))
+
+
 def test_a_schedule_of_clipping_counts_batches() -> None:
     clipped = persample.clipped(lambda p, b, x, k: x @ p, max_norm=lambda count: 1.0 + count)
     grad_fn = accumulate(clipped, 3)

@@ -17,7 +17,7 @@ from tests.laws import assert_deterministic, assert_trees_equal
 SIZES = given(st.integers(1, 40), st.integers(1, 17), st.integers(0, 3))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @SIZES
 def test_an_epoch_weighs_every_example_once(examples: int, batch_size: int, epoch: int):
     data = batches(random.key(1), torch.arange(examples), batch_size)
@@ -29,7 +29,7 @@ def test_an_epoch_weighs_every_example_once(examples: int, batch_size: int, epoc
     assert seen == dict.fromkeys(range(examples), 1.0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @SIZES
 def test_an_epoch_may_be_entered_at_any_batch(examples: int, batch_size: int, epoch: int):
     data = batches(random.key(2), {"x": torch.arange(examples)}, batch_size)

@@ -17,7 +17,7 @@ def metrics(**values: float) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=5), min_size=1, max_size=6))
 def test_steps_of_any_size_give_the_mean_over_all_examples(batches: list[list[float]]):
     steps = [metrics(loss=sum(b) / len(b), weight=len(b)) for b in batches]

@@ -35,7 +35,7 @@ def split(b):
 
 @pytest.mark.parametrize("name", ALL)
 @given(n=st.integers(3, 5), seed=st.integers(0, 99), dtype=st.sampled_from([F64, torch.float32]))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_solution_of_trees_equals_the_dense_one(name, n, seed, dtype):
     a = matrix(n, seed, name in SPD, dtype)
     b = torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=F64).to(dtype)

@@ -18,11 +18,9 @@ from tests.cases import generator
 from tests.laws import assert_jit_equal, assert_trees_close, assert_trees_equal
 from tests.ops import reference
 
-FAST = settings(max_examples=60, deadline=None)
+FAST = settings(max_examples=60)
 SCALES = st.floats(2.0**-10, 4.0).map(lambda s: torch.tensor(s))
 MODERATE = ("normal", "ties", "bounds", "subnormal", "zero")
-#: What torch's own op takes: it has no narrower range of zero points than that of codes.
-TORCH = {"max_examples": 60, "deadline": None}
 
 
 def with_grad(f, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,7 +45,7 @@ def test_exact_reference(x: Tensor, scale: Tensor, spec: QuantSpec, data):
     assert_trees_equal(gradient, 2 * mask.to(x.dtype))
 
 
-@settings(**TORCH)
+@FAST
 @given(
     tensors(values=tuple(v for v in VALUES if v != "nonfinite")), SCALES, quant_specs(), st.data()
 )
@@ -67,7 +65,7 @@ def test_torch_per_tensor_bit_for_bit(x: Tensor, scale: Tensor, spec: QuantSpec,
     )
 
 
-@settings(**TORCH)
+@FAST
 @given(
     tensors(shapes(1, 3, 1), [torch.float32, torch.bfloat16, torch.float16], values=MODERATE),
     quant_specs(),

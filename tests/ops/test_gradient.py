@@ -11,7 +11,7 @@ from funcloop import ops, tree
 from funcloop.testing import tensors, trees
 from tests.laws import assert_trees_close, assert_trees_equal
 
-FAST = settings(max_examples=30, deadline=None)
+FAST = settings(max_examples=30)
 
 
 def gradient(f, x):

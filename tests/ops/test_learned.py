@@ -16,7 +16,7 @@ from funcloop.testing import shapes, tensors
 from tests.cases import generator
 from tests.laws import assert_trees_close, assert_trees_equal
 
-FAST = settings(max_examples=30, deadline=None)
+FAST = settings(max_examples=30)
 NORMAL = tensors(shapes(0, 3, 1), [torch.float64], values=("normal", "ties"))
 STEPS = st.floats(0.1, 2.0).map(lambda s: torch.tensor(s, dtype=torch.float64))
 

@@ -24,7 +24,7 @@ from tests.laws import (
     assert_vmap_equal,
 )
 
-FAST = settings(max_examples=30, deadline=None)
+FAST = settings(max_examples=30)
 MAKERS = {
     "min_max": ops.min_max,
     "moving_average": lambda spec: ops.moving_average(spec, 0.25),

@@ -22,7 +22,7 @@ from tests.laws import (
 SCORES = tensors(shapes(1, 3, max_side=5), values=("normal", "ties", "zero"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SCORES, st.data())
 def test_exactly_the_k_largest_the_first_of_equal_ones(scores: Tensor, data):
     k = data.draw(st.integers(0, scores.shape[-1]))

@@ -12,7 +12,7 @@ from funcloop.testing import VALUES, assert_trees_close, check_grads, tensors
 from tests.laws import assert_trees_equal
 
 EVERY = tensors(values=VALUES)
-FAST = settings(max_examples=40, deadline=None)
+FAST = settings(max_examples=40)
 
 
 @FAST

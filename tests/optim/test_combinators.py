@@ -129,7 +129,7 @@ def test_extra_reaches_inner_transforms_of_every_combinator():
     assert [float(v) for v in seen] == [3.0] * len(wraps)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 5), min_size=3, max_size=3), st.integers(0, 100))
 def test_accumulate_is_the_exact_weighted_mean(weights, seed):
     params = start()
@@ -368,7 +368,7 @@ def test_zero_nans_counts():
     assert state.found.item() == 2
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 6), st.integers(0, 1000))
 def test_projections_reach_the_nearest_point(n, seed):
     g = torch.Generator().manual_seed(seed)
@@ -450,6 +450,8 @@ def test_complex_params_are_refused_where_they_mean_nothing():
         (lambda: optim.named_chain(("a", optim.sgd()), ("a", optim.sgd())), "different names"),
         (lambda: optim.reduce_on_plateau(mode="lowest"), "mode"),
         (lambda: optim.muon(adjust_lr_fn="none"), "adjust_lr_fn"),
+        (lambda: optim.prodigy(betas=(0.9, -0.5)), r"betas\[1\]=-0.5"),
+        (lambda: optim.schedule_free_adamw(betas=(0.9, 1.5)), r"betas\[1\]=1.5"),
         (lambda: optim.rprop(etas=(1.5, 0.5)), "etas"),
         (lambda: optim.schedule_free(optim.sgd(), 0.1, b1=0.0), "b1"),
         (lambda: optim.ema(1.0), "decay"),

@@ -35,8 +35,8 @@ def test_a_gradient_of_another_shape_is_refused_by_path():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_root_has_derivative_zero_at_zero_and_is_exact_elsewhere(dtype):
-    x = torch.tensor([0.0, 1e-30, 1e-8, 4.0], dtype=dtype)
+def test_the_root_has_derivative_zero_at_zero_and_is_exact_elsewhere(dtype, device):
+    x = torch.tensor([0.0, 1e-30, 1e-8, 4.0], dtype=dtype, device=device)
     assert torch.equal(safe_sqrt(x)[1:], x.sqrt()[1:])
     assert safe_sqrt(x)[0] < 1e-18
     first = torch.func.vmap(torch.func.grad(safe_sqrt))(x)

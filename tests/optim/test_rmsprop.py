@@ -12,7 +12,7 @@ def test_b10_eps_stands_outside_the_root():
     assert got.item() == pytest.approx(0.7597469, rel=1e-6)
 
 
-def test_a_centered_variance_that_rounds_below_zero_is_no_nan():
-    params = {"p": torch.tensor(1.0)}
-    grads = [{"p": torch.tensor(1e4)}] * 50  # v - m * m is zero up to rounding
+def test_a_centered_variance_that_rounds_below_zero_is_no_nan(device):
+    params = {"p": torch.tensor(1.0, device=device)}
+    grads = [{"p": torch.tensor(1e4, device=device)}] * 50  # v - m * m is zero up to rounding
     assert run(optim.rmsprop(1e-3, centered=True, alpha=0.5), params, grads)["p"].isfinite()

@@ -11,6 +11,8 @@ from funcloop import optim
 from funcloop._errors import UnsupportedError
 from tests.optim.trajectories import distance, gradients, run, run_torch, start
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 #: Switches between torch's implementations of the same numbers.
 SWITCHES = ("foreach", "fused", "capturable", "differentiable")
 REFUSED = {"LBFGS": "closure", "SparseAdam": "sparse"}
@@ -24,14 +26,6 @@ CONFIGURATIONS = [
 
 def builder(optimizer):
     return getattr(optim, optimizer.__name__.lower())
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    """torch.optim keeps its step counts and NAdam's product in the default dtype."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize(("optimizer", "options"), CONFIGURATIONS)

@@ -10,6 +10,8 @@ from funcloop._errors import StructureError, UnsupportedError
 from tests.laws import assert_trees_close
 from tests.optim.trajectories import gradients, start
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 OPTIONS = {
     "Adadelta": {},
     "Adafactor": {"weight_decay": 0.1},
@@ -25,13 +27,6 @@ OPTIONS = {
     "Rprop": {},
     "SGD": {"momentum": 0.9, "dampening": 0.5, "maximize": True},
 }
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def make(name, groups=False):

@@ -68,7 +68,7 @@ def joined(grads):
     st.sampled_from([None, 1, 2, 5]),
     st.booleans(),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_equals_the_oracle(max_norm, engine, microbatch, weighted):
     params = {name: p.double() for name, p in PARAMS.items()}
     x, y = classification(5, 4)

@@ -22,7 +22,6 @@ from tests.references import per_sample_gradients
 
 QUICK = settings(
     max_examples=12,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -57,19 +57,19 @@ CONTINUOUS = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_continuous(name, dtype):
+def test_continuous(name, dtype, device):
     sample, cdf = CONTINUOUS[name]
     for seed in range(3):
-        assert ks(sample(key(seed), (N,), dtype=dtype), cdf) < 2.2
+        assert ks(sample(key(seed).to(device), (N,), dtype=dtype).cpu(), cdf) < 2.2
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["uniform", "normal", "exponential"])
-def test_half_precision(name, dtype):
+def test_half_precision(name, dtype, device):
     sample, cdf = CONTINUOUS[name]
     # Ties at the dtype's steps widen the distance by half a step's probability.
     steps = torch.finfo(dtype).eps * N**0.5
-    assert ks(sample(key(0), (N,), dtype=dtype), cdf) < 2.2 + steps
+    assert ks(sample(key(0).to(device), (N,), dtype=dtype).cpu(), cdf) < 2.2 + steps
 
 
 def test_the_pair_of_a_normal_block_is_independent():
@@ -106,8 +106,8 @@ def test_randint(low, high):
     assert chi_square(counts, [N / (high - low)] * (high - low)) < 4
 
 
-def test_permutations_are_equally_likely():
-    orders = random.permutation(split(key(0), 24_000), 4)
+def test_permutations_are_equally_likely(device):
+    orders = random.permutation(split(key(0).to(device), 24_000), 4)
     counts = Counter(map(tuple, orders.tolist()))
     assert len(counts) == 24
     assert chi_square(list(counts.values()), [1000] * 24) < 4
@@ -137,9 +137,9 @@ def test_choice_is_uniform(replace):
     assert bool(distinct) is not replace
 
 
-def test_categorical():
+def test_categorical(device):
     logits = torch.tensor([[0.0, 1.0, -1.0, float("-inf")], [3.0, 0.0, 0.0, 1.0]])
-    drawn = random.categorical(key(0), logits, (N,))
+    drawn = random.categorical(key(0).to(device), logits.to(device), (N,)).cpu()
     assert drawn.shape == (N, 2)
     for row, p in zip(drawn.T, logits.softmax(-1), strict=True):
         counts = row.bincount(minlength=4)

@@ -15,7 +15,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
 @given(st.floats(0, 1), st.integers(0, 2000), st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_kept_elements_are_scaled_and_the_others_zero(p, n, seed):
     x = torch.arange(1, n + 1).double()
     got, dropped = dropout(key(seed), x, p), bernoulli(key(seed), p, (n,))
@@ -24,11 +24,11 @@ def test_kept_elements_are_scaled_and_the_others_zero(p, n, seed):
 
 @pytest.mark.parametrize("p", P)
 @pytest.mark.parametrize("as_tensor", [False, True])
-def test_the_gradient_is_the_scaled_mask(p, as_tensor):
-    x = torch.linspace(-2, 2, 500).double()
-    given = torch.tensor(p, dtype=torch.float64) if as_tensor else p
-    gradient = torch.func.grad(lambda x: dropout(key(0), x, given).sum())(x)
-    want = dropout(key(0), torch.ones_like(x), p)
+def test_the_gradient_is_the_scaled_mask(p, as_tensor, device):
+    x, made = torch.linspace(-2, 2, 500, device=device).double(), key(0).to(device)
+    given = torch.tensor(p, dtype=torch.float64, device=device) if as_tensor else p
+    gradient = torch.func.grad(lambda x: dropout(made, x, given).sum())(x)
+    want = dropout(made, torch.ones_like(x), p)
     torch.testing.assert_close(gradient, want)
     assert gradient.isfinite().all()
     assert (want != 0).double().mean().sub(1 - p).abs() < 0.1
@@ -44,18 +44,18 @@ def test_the_gradient_of_the_gradient_and_forward_mode():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_mask_is_the_same_in_every_dtype(dtype):
-    x = torch.ones(3000)
-    want = dropout(key(0), x, 0.3) == 0
-    got = dropout(key(0), x.to(dtype), 0.3)
+def test_the_mask_is_the_same_in_every_dtype_and_on_every_device(dtype, device):
+    x, made = torch.ones(3000, dtype=dtype, device=device), key(0).to(device)
+    want = dropout(key(0), torch.ones(3000), 0.3) == 0
+    got = dropout(made, x, 0.3)
     assert got.dtype is dtype
-    assert torch.equal(got == 0, want)
-    assert torch.equal(dropout(key(0), x.to(dtype), torch.tensor(0.3)) == 0, want)
+    assert torch.equal((got == 0).cpu(), want)
+    assert torch.equal((dropout(made, x, torch.tensor(0.3, device=device)) == 0).cpu(), want)
 
 
-def test_dropped_infinities_are_zero():
-    x = torch.full((100,), float("inf"))
-    got = dropout(key(0), x, 0.5)
+def test_dropped_infinities_are_zero(device):
+    x = torch.full((100,), float("inf"), device=device)
+    got = dropout(key(0).to(device), x, 0.5)
     assert set(got.tolist()) == {0.0, float("inf")}
 
 

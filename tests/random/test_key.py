@@ -17,7 +17,7 @@ seeds = st.integers(-(2**63), 2**64 - 1)
 
 
 @given(seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_seed_is_its_two_words(seed):
     made = key(seed)
     assert made.dtype is torch.int64
@@ -63,7 +63,7 @@ def test_a_split_does_not_depend_on_the_count(device):
 
 
 @given(seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_folding_takes_all_64_bits_of_an_int_or_a_tensor(number):
     signed = number - 2**64 if number >= 2**63 else number
     folded = fold_in(key(1), number)

@@ -47,6 +47,8 @@ FLOATING = {
     "cauchy": functools.partial(random.cauchy, shape=(N,)),
     "geometric": functools.partial(random.geometric, p=0.3, shape=(N,)),
 }
+#: No function enters into these that a device may round in its own way.
+EXACT = ("bits", "uniform", "bernoulli", "randint", "permutation", "choice")
 #: These take one key; a batch of keys takes a vmap.
 ONE_KEY = ("permutation tensor", "choice", "choice weighted", "dropout", "dropout tensor")
 each = pytest.mark.parametrize("name", SAMPLERS)
@@ -122,3 +124,10 @@ def test_a_longer_draw_begins_with_the_shorter(name, dtype):
 @pytest.mark.parametrize("name", FLOATING)
 def test_the_device_is_the_keys(name, device):
     assert FLOATING[name](key(0).to(device)).device.type == device.type
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_every_device_draws_the_same_bits(name, device):
+    drawn = SAMPLERS[name](key(7).to(device))
+    assert drawn.device.type == device.type
+    assert torch.equal(drawn.cpu(), SAMPLERS[name](key(7)))

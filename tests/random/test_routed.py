@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from funcloop import tree
 from funcloop._errors import ArgumentError
 from funcloop.random import dropout, fold_in, key, route
 
@@ -50,9 +51,11 @@ BLIND = torch.tensor([[1, 1, 0, 0, 1], [0, 0, 0, 0, 0], [1, 0, 0, 0, 0]]).bool()
         ({"attn_mask": inputs(3, 5)}, torch.ones(3, 5).bool(), inputs(3, 5)),
     ],
 )
-def test_attention(options, allowed, bias):
+def test_attention(options, allowed, bias, device):
     q, k, v = inputs(2, 2, 3, 4), inputs(2, 2, 5, 4).cos(), inputs(2, 2, 5, 6)
-    got = routed(F.scaled_dot_product_attention, q, k, v, dropout_p=0.4, **options)
+    there = tree.map(lambda x: x.to(device), (q, k, v))
+    masks = {n: x.to(device) if isinstance(x, Tensor) else x for n, x in options.items()}
+    got = routed(F.scaled_dot_product_attention, *there, dropout_p=0.4, **masks).cpu()
     want = naive_attention(q, k, v, allowed, bias, 0.4, options.get("scale", 0.5))
     torch.testing.assert_close(got, want)
     still = F.scaled_dot_product_attention(q, k, v, **options)
@@ -142,9 +145,9 @@ FILLS = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", FILLS)
-def test_fills_have_their_moments(name, dtype):
+def test_fills_have_their_moments(name, dtype, device):
     arguments, mean, deviation = FILLS[name]
-    x = torch.empty(200, 300, dtype=dtype).T  # not contiguous
+    x = torch.empty(200, 300, dtype=dtype, device=device).T  # not contiguous
     got = routed(getattr(torch.Tensor, name), x, *arguments)
     assert got is x
     rounding = torch.finfo(dtype).eps * (abs(mean) + deviation)
@@ -171,8 +174,8 @@ def test_cauchy_has_its_quartiles():
         (torch.bfloat16, 2**8),
     ],
 )
-def test_random_fills_its_dtypes_range(dtype, top):
-    x = routed(torch.empty(20_000, dtype=dtype).random_).double()
+def test_random_fills_its_dtypes_range(dtype, top, device):
+    x = routed(torch.empty(20_000, dtype=dtype, device=device).random_).double()
     assert x.min() >= 0
     assert x.max() <= top
     assert abs(x.mean() / top - 0.5) < 0.02

@@ -31,7 +31,7 @@ def test_the_elements_take_the_words_as_defined(n, device):
 
 
 @given(counts, counts)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_longer_draw_begins_with_the_shorter(n, m):
     n, m = sorted((n, m))
     for width in (32, 53, 63):

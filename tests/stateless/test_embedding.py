@@ -81,7 +81,7 @@ def test_sparse_gradients_are_dense(kind):
     assert_trees_equal(got, share * torch.tensor([[1.0, 1], [1, 1], [0, 0], [0, 0]]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     mode=st.sampled_from(["sum", "mean", "max"]),
     form=st.sampled_from(["matrix", "offsets", "last offset"]),

@@ -65,7 +65,7 @@ def test_b27_gru_gradients_of_each_sample(device: torch.device):
             assert_trees_close(got[name][n], want, 1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     layers=st.integers(1, 2),

@@ -12,7 +12,7 @@ import tests.cases
 from funcloop._errors import HiddenStateError, StructureError
 from funcloop.random import key
 from funcloop.stateless import stateless
-from tests.cases import MLP, classification, generator
+from tests.cases import MLP, TwoNames, classification, generator
 from tests.laws import assert_module_unchanged, assert_trees_equal, module_state
 
 #: An input for every model of tests/cases.py.
@@ -20,24 +20,13 @@ INPUTS = {
     "MLP": classification(3, 4)[0],
     "ConvNet": classification(3, 1, 8, 8)[0],
     "Tied": torch.randint(11, (3, 5), generator=generator()),
+    "TwoNames": torch.ones(3, 1),
 }
 MODELS = [
     kind
     for kind in vars(tests.cases).values()
     if isinstance(kind, type) and issubclass(kind, nn.Module) and kind.__module__ == "tests.cases"
 ]
-
-
-class TwoNames(nn.Module):
-    """One submodule under two names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(1, 1, bias=False)
-        self.b = self.a
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.b(self.a(x))
 
 
 def test_b01_a_shared_submodule_is_put_back():

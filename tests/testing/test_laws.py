@@ -6,10 +6,11 @@ import copy
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from funcloop import testing
 from funcloop.compile import jit
+from tests.cases import TwoNames
 
 X = torch.tensor([1.0, 2.0])
 
@@ -117,21 +118,9 @@ def test_dtype_preserved():
         testing.assert_dtype_preserved(torch.Tensor.float, X.bfloat16())
 
 
-class Two(nn.Module):
-    """One submodule under two names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(1, 1, bias=False)
-        self.b = self.a
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.b(self.a(x))
-
-
 def test_b01_a_module_that_is_not_put_back_is_named():
     """torch's own swap leaves a plain tensor behind (torch 2.13)."""
-    net = Two()
+    net = TwoNames()
     before = testing.module_state(net)
     testing.assert_module_unchanged(net, before)
     y = torch.func.functional_call(net, {"a.weight": torch.tensor([[7.0]])}, (torch.ones(1, 1),))
@@ -146,7 +135,7 @@ def test_b01_other_changes_of_a_module():
         (lambda net: setattr(net, "extra", 3), "entries|moved"),
         (lambda net: net.__delattr__("b"), "entries|moved|another"),
     ):
-        net = Two()
+        net = TwoNames()
         before = testing.module_state(net)
         change(net)
         with pytest.raises(AssertionError, match=match):

@@ -17,7 +17,6 @@ from funcloop.testing import LAYOUTS, VALUES, modules, quant_specs, shapes, tens
 
 FIND = settings(
     max_examples=2000,
-    deadline=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
@@ -62,7 +61,7 @@ def test_shapes_and_dtypes():
         find(tensors(), lambda x, d=dtype: x.dtype is d, settings=FIND)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(trees(tensors((2,))))
 def test_leaves_of_trees(drawn):
     assert all(isinstance(leaf, Tensor) and leaf.shape == (2,) for leaf in tree.leaves(drawn))
@@ -73,7 +72,7 @@ def test_kinds_of_trees():
         find(trees(), lambda t, k=kind: isinstance(t, k) and tree.leaves(t), settings=FIND)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(modules(3))
 def test_modules_run_and_leave_the_generator_alone(net: nn.Module):
     assert net.eval()(torch.ones(2, 3)).shape == (2, 3)
@@ -85,7 +84,6 @@ def test_modules_draw_from_their_own_seed():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@settings(max_examples=50, deadline=None)
 @given(quant_specs(axes=(None, 0), group_sizes=(None, 2)))
 def test_specs(spec: QuantSpec):
     assert spec.quant_max - spec.quant_min + 1 == 2**spec.bits - spec.narrow
