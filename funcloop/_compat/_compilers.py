@@ -139,8 +139,8 @@ def compiler_asked_by(
     isa = cpu_vec_isa.VecISA
     header, builds = codecache._precompile_header, isa.check_build
 
-    def remembered_header(name: str, line: str, **command: Any) -> str:
-        return remembered(("header", name, line), lambda: header(name, line, **command))
+    def remembered_header(*asked: str, **command: Any) -> str:  # the header and the command line
+        return remembered(("header", *asked), lambda: header(*asked, **command))
 
     def remembered_build(self: Any, code: str) -> bool:
         return remembered(("builds", self.build_arch_flags(), code), lambda: builds(self, code))
