@@ -137,15 +137,15 @@ def compiler_asked_by(
     from torch._inductor import codecache, cpu_vec_isa
 
     isa = cpu_vec_isa.VecISA
-    header, builds = codecache._precompile_header, isa.check_build
-
-    def remembered_header(*asked: str, **command: Any) -> str:  # the header and the command line
-        return remembered(("header", *asked), lambda: header(*asked, **command))
-
-    def remembered_build(self: Any, code: str) -> bool:
-        return remembered(("builds", self.build_arch_flags(), code), lambda: builds(self, code))
-
     with _ASKING:
+        header, builds = codecache._precompile_header, isa.check_build
+
+        def remembered_header(*asked: str, **command: Any) -> str:  # header and command line
+            return remembered(("header", *asked), lambda: header(*asked, **command))
+
+        def remembered_build(self: Any, code: str) -> bool:
+            return remembered(("builds", self.build_arch_flags(), code), lambda: builds(self, code))
+
         codecache._precompile_header, isa.check_build = remembered_header, remembered_build
         try:
             yield

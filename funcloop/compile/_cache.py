@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,17 @@ def remembered(question: Sequence[str], ask: Callable[[], str | bool]) -> str | 
         return answer
     answer = ask()
     if answer:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(path) as temporary:
-            temporary.write_text(json.dumps({**_read(path), key: answer}, indent=1))
+        with suppress(OSError):  # a directory that cannot be written to means asking again
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replaced(path) as temporary:
+                temporary.write_text(json.dumps({**_read(path), key: answer}, indent=1))
     return answer
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):  # none yet, or a damaged one
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):  # none yet, or a damaged one
         return {}
 
 

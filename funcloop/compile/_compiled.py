@@ -23,7 +23,7 @@ from funcloop.compile._signature import (
     as_leaves,
     signature,
 )
-from funcloop.compile._trace import Traced
+from funcloop.compile._trace import ONE_AT_A_TIME, Traced
 
 
 class Lowered:
@@ -55,7 +55,7 @@ class Lowered:
 
     def compile_graph(self) -> CompiledGraph:
         """The compiled graph alone, as `jit` keeps it."""
-        with compiling(self._name, len(self.traced.graph.graph.nodes)):
+        with ONE_AT_A_TIME, compiling(self._name, len(self.traced.graph.graph.nodes)):
             return compile_traced(self.traced, *self._rest)
 
 

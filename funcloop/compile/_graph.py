@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-COPY = torch.ops.aten.copy_.default
+from funcloop.compile._old_values import COPY, old_values, root_of, stays_in_place
+
 _CLONE = torch.ops.aten.clone.default
 _STRIDED = torch.ops.aten.as_strided.default
 #: Elements up to which a value is computed once, whatever reads it.
@@ -86,16 +87,22 @@ def is_tiny(node: Node) -> bool:
 def _write_donated(graph: Graph, donated: Sequence[tuple[int, int]]) -> list[int]:
     """Append `input.copy_(output)` for each pair, and drop these outputs.
 
-    An output that is (a view of) a donated input is still returned, as a copy: the caller writes it
-    when every input has been read. Two leaves that change places would otherwise become equal, and
-    Inductor removes a clone that only feeds a copy (torch 2.13).
+    An output that is (a view or a copy of) a donated input is still returned, as a copy: the caller
+    writes it when every input has been read. Two leaves that change places would otherwise become
+    equal.
     """
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     output = next(node for node in graph.nodes if node.op == "output")
     results: list[Node] = list(output.args[0])  # type: ignore[arg-type]  # make_fx returns a list
     overwritten = {inputs[i] for i, _ in donated}
     unchanged = {o for i, o in donated if results[o] is inputs[i]}
-    written = {o for _, o in donated if root_of(results[o]) not in overwritten}
+    old = old_values(graph, overwritten)
+
+    def may_be_written(i: int, o: int) -> bool:
+        others = old.get(root_of(results[o]), set())
+        return not others or (others == {inputs[i]} and stays_in_place(results[o], inputs[i]))
+
+    written = {o for i, o in donated if o not in unchanged and may_be_written(i, o)}
     kept = [o for o in range(len(results)) if o not in unchanged | written]
     with graph.inserting_before(output):
         returned = [
@@ -114,17 +121,3 @@ def _call(graph: Graph, operator: Any, *args: Node) -> Node:
     node = graph.call_function(operator, args)
     node.meta["val"] = operator(*[argument.meta["val"] for argument in args])
     return node
-
-
-def root_of(node: Node) -> Node:
-    """The node whose storage this one may share."""
-    while node.op == "call_function" and _is_view(node):
-        node = node.all_input_nodes[0]
-    return node
-
-
-def _is_view(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.returns or not node.all_input_nodes:
-        return False
-    return schema.returns[0].alias_info is not None

@@ -17,7 +17,7 @@ from funcloop.compile._donation import match_arguments
 from funcloop.compile._dynamic import dynamic_of, leading_places
 from funcloop.compile._retrace import explain_last
 from funcloop.compile._signature import Signature, Static, as_leaves, signature
-from funcloop.compile._trace import trace
+from funcloop.compile._trace import ONE_AT_A_TIME, trace
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,7 +99,8 @@ class Jitted(Generic[P, R]):
         self, leaves: Sequence[Any], structure: Structure | str, places: tuple[int, ...]
     ) -> Lowered:
         table = decompositions(self._backend, leaves)
-        traced = trace(self._call_unmarked, leaves, structure, places, table)
+        with ONE_AT_A_TIME:
+            traced = trace(self._call_unmarked, leaves, structure, places, table)
         dynamic = dynamic_of(places, traced.fakes, leaves) if places else None
         args, _ = unflatten(structure, leaves)
         donated = match_arguments(args, self._donate, traced.fake_output)

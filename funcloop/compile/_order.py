@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from funcloop.compile._graph import COPY, is_tiny, root_of
+from funcloop.compile._graph import is_tiny, writes_in_place
+from funcloop.compile._old_values import COPY, old_values
 
 
 def reports_after_updates(graph: GraphModule) -> None:
@@ -24,8 +25,11 @@ def reports_after_updates(graph: GraphModule) -> None:
 
     Args:
         graph: With its writes into donated inputs as its last nodes; changed in place,
-            and to be recompiled.
+            and to be recompiled. One that writes into intermediates as well stays as it is: what
+            is read from those depends on the order.
     """
+    if writes_in_place(graph):
+        return
     writes = [node for node in graph.graph.nodes if _is_write(node)]
     movable, updates = _movable(graph, writes), _updates_of(writes)
     output = next(node for node in graph.graph.nodes if node.op == "output")
@@ -55,12 +59,12 @@ def _movable(graph: GraphModule, writes: Sequence[Node]) -> set[Node]:
         if node not in needed:
             needed.add(node)
             waiting.extend(node.all_input_nodes)
-    written = {write.all_input_nodes[0] for write in writes}
+    old = old_values(graph.graph, [write.all_input_nodes[0] for write in writes])
     movable: set[Node] = set()
     for node in reversed(graph.graph.nodes):
         free = node.op == "call_function" and node not in needed
         last = all(user in movable or user.op == "output" for user in node.users)
-        if free and last and not any(root_of(x) in written for x in node.all_input_nodes):
+        if free and last and not any(x in old for x in node.all_input_nodes):
             movable.add(node)
     return movable
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -23,6 +24,8 @@ from funcloop._compat import (
 from funcloop._errors import FuncloopError, RandomnessError, TraceError
 from funcloop._pytree import Structure, flatten, paths_of, unflatten
 
+#: Held while tracing or compiling: fx's tracers change modules for all threads (torch 2.13).
+ONE_AT_A_TIME = threading.RLock()
 _NOT_USER_CODE = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
 
 

@@ -65,10 +65,17 @@ def test_the_compiler_is_asked_once(monkeypatch, tmp_path):
     assert asked == [True, str(header), False, False]
     header.unlink()
     assert remembered(["header"], lambda: answer("made again")) == "made again"
-    for file in (tmp_path / "funcloop").iterdir():
-        file.write_text("{damaged")
-    assert remembered(["builds", "avx"], lambda: answer(True))
-    assert asked[4:] == ["made again", True]
+    for damaged in ("{", "1"):
+        for file in (tmp_path / "funcloop").iterdir():
+            file.write_text(damaged)
+        assert remembered(["builds", "avx"], lambda: answer(True))
+    assert asked[4:] == ["made again", True, True]
+
+
+def test_nothing_is_remembered_where_nothing_can_be_written(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    assert remembered(["builds", "avx"], lambda: True)
 
 
 def test_options_are_inductors_settings():
